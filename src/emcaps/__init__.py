@@ -1,0 +1,48 @@
+"""Matrix capsules with EM routing: exact, tested against its definition.
+
+    from emcaps import conv_routing, class_routing
+    from emcaps.nn import ConvCaps, ClassCaps, MatrixCapsNet
+
+The names below are loaded when they are first used, so that the command line answers before torch is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from emcaps.routing import (
+        RoutingOutput,
+        RoutingStep,
+        RoutingTrace,
+        class_routing,
+        class_routing_trace,
+        conv_routing,
+        conv_routing_trace,
+        spatial_routing_map,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RoutingOutput",
+    "RoutingStep",
+    "RoutingTrace",
+    "__version__",
+    "class_routing",
+    "class_routing_trace",
+    "conv_routing",
+    "conv_routing_trace",
+    "spatial_routing_map",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("emcaps.routing"), name)
+    raise AttributeError(f"module 'emcaps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,53 @@
+"""Writing files so that a reader never meets half of one, whatever stops the writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it takes the place of `path`, on any failure it is removed.
+
+    The old file, if there is one, stays whole until the new one is complete and on disk.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
+        os.replace(temporary, path)
+        _flush_to_disk(path.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(
+                error.errno,
+                f"no space left to write {path}; what was there before is untouched: free some space or choose "
+                "another folder, then repeat the command",
+            ) from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
