@@ -1,4 +1,4 @@
-"""Everything a run is made of, as frozen dataclasses, and the named presets. No torch here, so that --help is instant."""
+"""Everything a run is made of, as frozen dataclasses, and the named presets. No torch, so that --help is instant."""
 
 from __future__ import annotations
 

@@ -1,0 +1,19 @@
+"""Capsule layers, the matrix capsule network, the CNN baseline and the losses."""
+
+from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.losses import cross_entropy_loss, margin_loss, spread_loss
+from emcaps.nn.network import MatrixCapsNet, NetworkTrace, build_network
+
+__all__ = [
+    "BaselineCNN",
+    "ClassCaps",
+    "ConvCaps",
+    "MatrixCapsNet",
+    "NetworkTrace",
+    "PrimaryCaps",
+    "build_network",
+    "cross_entropy_loss",
+    "margin_loss",
+    "spread_loss",
+]

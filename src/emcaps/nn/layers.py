@@ -1,0 +1,101 @@
+"""Capsule layers for anyone's own model: primary, convolutional and class capsules.
+
+Dims: B batch; H, W grid; I child types; O parent types. Capsules travel as RoutingOutput(pose (B, H, W, I, 4, 4),
+activation (B, H, W, I)), so one layer's result is the next one's input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from emcaps.routing import (
+    RoutingOutput,
+    RoutingTrace,
+    class_routing,
+    class_routing_trace,
+    conv_routing,
+    conv_routing_trace,
+)
+from emcaps.routing.geometry import as_pair
+
+
+class PrimaryCaps(nn.Module):
+    """Capsules from a feature map: at each position a linear map gives the poses, another the activations."""
+
+    def __init__(self, in_channels: int, types: int) -> None:
+        super().__init__()
+        self.types = types
+        self.pose = nn.Conv2d(in_channels, types * 16, kernel_size=1)
+        self.activation = nn.Conv2d(in_channels, types, kernel_size=1)
+        for layer in (self.pose, self.activation):
+            nn.init.xavier_uniform_(layer.weight)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> RoutingOutput:
+        """features (B, channels, H, W)."""
+        pose = self.pose(features).permute(0, 2, 3, 1).unflatten(-1, (self.types, 4, 4))
+        activation = self.activation(features).permute(0, 2, 3, 1).sigmoid()
+        return RoutingOutput(pose, activation)
+
+
+class ConvCaps(nn.Module):
+    """Convolutional capsules: `out_types` parents at every position, each reading a kernel window of children.
+
+    >>> layer = ConvCaps(8, 16, kernel=3, stride=2, iterations=2)
+    >>> parents = layer(RoutingOutput(torch.randn(1, 16, 16, 8, 4, 4), torch.rand(1, 16, 16, 8)))
+    >>> parents.pose.shape
+    torch.Size([1, 7, 7, 16, 4, 4])
+
+    `routing` takes the keyword arguments of `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
+    """
+
+    def __init__(
+        self,
+        in_types: int,
+        out_types: int,
+        kernel: int | tuple[int, int] = 3,
+        stride: int | tuple[int, int] = 1,
+        **routing: Any,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
+        self.routing = routing
+        self.weight = nn.Parameter(torch.randn(*self.kernel, in_types, out_types, 4, 4))
+        self.beta_u = nn.Parameter(torch.zeros(out_types))
+        self.beta_a = nn.Parameter(torch.zeros(out_types))
+
+    def forward(self, children: RoutingOutput) -> RoutingOutput:
+        return conv_routing(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
+
+    def trace(self, children: RoutingOutput) -> RoutingTrace:
+        """The same routing with every iteration kept."""
+        return conv_routing_trace(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
+
+    def extra_repr(self) -> str:
+        in_types, out_types = self.weight.shape[2:4]
+        return f"{in_types}, {out_types}, kernel={self.kernel}, stride={self.stride}, {self.routing}"
+
+
+class ClassCaps(nn.Module):
+    """One capsule per class, reading every child at every position through matrices shared over positions."""
+
+    def __init__(self, in_types: int, classes: int, **routing: Any) -> None:
+        super().__init__()
+        self.routing = routing
+        self.weight = nn.Parameter(torch.randn(in_types, classes, 4, 4))
+        self.beta_u = nn.Parameter(torch.zeros(classes))
+        self.beta_a = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, children: RoutingOutput) -> RoutingOutput:
+        return class_routing(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+
+    def trace(self, children: RoutingOutput) -> RoutingTrace:
+        """The same routing with every iteration kept."""
+        return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"

@@ -1,0 +1,88 @@
+"""The matrix capsule network of Hinton, Sabour and Frosst (2018), by the letters of the paper.
+
+image -> 5x5 convolution, stride 2, A channels, ReLU -> B primary capsule types -> C types (3x3, stride 2)
+-> D types (3x3, stride 1) -> one capsule per class. Any image size of at least 13x13, any number of channels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from emcaps.config import NetworkConfig
+from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.routing import RoutingOutput, RoutingTrace
+
+
+class NetworkTrace(NamedTuple):
+    """What every capsule layer did with a batch of images."""
+
+    primary_caps: RoutingOutput
+    conv_caps1: RoutingTrace
+    conv_caps2: RoutingTrace
+    class_caps: RoutingTrace
+
+
+class MatrixCapsNet(nn.Module):
+    """`network(images)` gives the class capsules: pose (B, classes, 4, 4) and activation (B, classes).
+
+    >>> network = MatrixCapsNet(preset("small").network, image_channels=2)
+    """
+
+    def __init__(self, config: NetworkConfig, image_channels: int = 1) -> None:
+        super().__init__()
+        if config.kind != "capsules":
+            raise ValueError(f"MatrixCapsNet needs a config of kind 'capsules', not {config.kind!r}: use build_network")
+        self.config, self.image_channels = config, image_channels
+        routing = {
+            "iterations": config.iterations,
+            "final_lambda": config.final_lambda,
+            "variance_floor": config.variance_floor,
+            "data_scaling": config.data_scaling,
+            "competition": config.competition,
+            "impl": config.impl,
+        }
+        self.relu_conv1 = nn.Sequential(
+            nn.Conv2d(image_channels, config.conv_channels, kernel_size=5, stride=2, padding=2), nn.ReLU()
+        )
+        self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
+        self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **routing)
+        self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **routing)
+        self.class_caps = ClassCaps(config.conv2_types, config.classes, **routing)
+
+    def forward(self, images: Tensor) -> RoutingOutput:
+        """images (B, channels, H, W), standardised."""
+        capsules: RoutingOutput = self._primary(images)
+        for layer in (self.conv_caps1, self.conv_caps2, self.class_caps):
+            capsules = layer(capsules)
+        return capsules
+
+    def trace(self, images: Tensor) -> NetworkTrace:
+        """The same, with every iteration of every layer kept: for pictures and measurements, not for training."""
+        primary = self._primary(images)
+        conv1 = self.conv_caps1.trace(primary)
+        conv2 = self.conv_caps2.trace(RoutingOutput(conv1[-1].mean, conv1[-1].activation))
+        classes = self.class_caps.trace(RoutingOutput(conv2[-1].mean, conv2[-1].activation))
+        return NetworkTrace(primary, conv1, conv2, classes)
+
+    def _primary(self, images: Tensor) -> RoutingOutput:
+        check_images(images, self.image_channels, smallest=13)
+        primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
+        return primary
+
+
+def check_images(images: Tensor, channels: int, smallest: int) -> None:
+    if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
+        raise ValueError(
+            f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "
+            "mono networks take one channel, stereo networks two"
+        )
+
+
+def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
+    """The network that a config describes. The image size matters to the CNN alone."""
+    if config.kind == "cnn":
+        return BaselineCNN(image_channels, image_size, config.classes)
+    return MatrixCapsNet(config, image_channels)

@@ -1,0 +1,20 @@
+"""EM routing: geometry (who reads whom), reference (the definition), dispatch (checks, and picks an implementation)."""
+
+from emcaps.routing.dispatch import class_routing, class_routing_trace, conv_routing, conv_routing_trace
+from emcaps.routing.geometry import max_data, mean_data, parent_grid, spatial_routing_map
+from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace, routing_lambda
+
+__all__ = [
+    "RoutingOutput",
+    "RoutingStep",
+    "RoutingTrace",
+    "class_routing",
+    "class_routing_trace",
+    "conv_routing",
+    "conv_routing_trace",
+    "max_data",
+    "mean_data",
+    "parent_grid",
+    "routing_lambda",
+    "spatial_routing_map",
+]

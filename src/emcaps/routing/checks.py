@@ -1,0 +1,90 @@
+"""The checks that every routing call goes through: a ValueError names the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from emcaps.config import COMPETITIONS, DATA_SCALINGS
+from emcaps.names import check_name
+from emcaps.routing.geometry import as_pair, parent_grid
+from emcaps.routing.results import RoutingSettings
+
+
+def check_settings(
+    iterations: int, final_lambda: float, variance_floor: float, data_scaling: str, competition: str
+) -> RoutingSettings:
+    if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
+        raise ValueError(f"iterations must be a whole number of at least 1, not {iterations!r}: 2 or 3 are usual")
+    if not math.isfinite(final_lambda) or final_lambda <= 0:
+        raise ValueError(f"final_lambda must be positive and finite, not {final_lambda!r}: 1.0 is usual")
+    if not math.isfinite(variance_floor) or variance_floor < 0:
+        raise ValueError(f"variance_floor must be zero or more, and finite, not {variance_floor!r}: 1e-4 is usual")
+    check_name("data_scaling", data_scaling, DATA_SCALINGS)
+    check_name("competition", competition, COMPETITIONS)
+    return RoutingSettings(iterations, float(final_lambda), float(variance_floor), data_scaling, competition)
+
+
+def check_conv_inputs(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    stride: int | tuple[int, int],
+) -> None:
+    _check_children(pose, activation)
+    if weight.dim() != 6 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
+        raise ValueError(f"weight must be (KH, KW, I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
+    _check_parents(pose, weight, beta_u, beta_a, child_axis=2)
+    parent_grid((pose.shape[1], pose.shape[2]), (weight.shape[0], weight.shape[1]), as_pair("stride", stride))
+    _check_alike(pose, activation, weight, beta_u, beta_a)
+
+
+def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
+    _check_children(pose, activation)
+    if weight.dim() != 4 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
+        raise ValueError(f"weight must be (I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
+    _check_parents(pose, weight, beta_u, beta_a, child_axis=0)
+    _check_alike(pose, activation, weight, beta_u, beta_a)
+
+
+def _check_children(pose: Tensor, activation: Tensor) -> None:
+    if pose.dim() != 6 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
+        raise ValueError(
+            f"pose must be (B, H, W, I, 4, 4) with H, W and I at least 1, not {tuple(pose.shape)}: "
+            "poses of one image need a batch dimension, pose[None]"
+        )
+    if activation.shape != pose.shape[:4]:
+        raise ValueError(
+            f"activation must be (B, H, W, I) = {tuple(pose.shape[:4])} to go with the pose, "
+            f"not {tuple(activation.shape)}: one activation for each pose"
+        )
+
+
+def _check_parents(pose: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, child_axis: int) -> None:
+    if weight.shape[child_axis] != pose.shape[3]:
+        raise ValueError(
+            f"weight must have a matrix for each of the {pose.shape[3]} child types in dimension {child_axis}, "
+            f"not {weight.shape[child_axis]}: its shape is {tuple(weight.shape)}"
+        )
+    parent_types = weight.shape[child_axis + 1]
+    for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
+        if beta.shape != (parent_types,):
+            raise ValueError(
+                f"{name} must be ({parent_types},), one number for each parent type of the weight, "
+                f"not {tuple(beta.shape)}"
+            )
+
+
+def _check_alike(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
+    tensors = {"pose": pose, "activation": activation, "weight": weight, "beta_u": beta_u, "beta_a": beta_a}
+    if pose.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"pose must be float32 or float64, not {pose.dtype}: convert the inputs with .float()")
+    for what in ("dtype", "device"):
+        found = {name: getattr(tensor, what) for name, tensor in tensors.items()}
+        if len(set(found.values())) > 1:
+            listing = ", ".join(f"{name} {value}" for name, value in found.items())
+            raise ValueError(f"all inputs must have the same {what}, not {listing}: convert them with .to(...)")

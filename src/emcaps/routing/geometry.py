@@ -1,0 +1,72 @@
+"""Who reads whom, and how much data a parent gets: the arithmetic of grids, kernels and strides.
+
+A parent at (v, u) reads the children at (v * stride + ky, u * stride + kx), 0 <= ky < KH, 0 <= kx < KW; no padding.
+Grids, kernels and strides are (rows, columns); a single number means a square.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Pair: TypeAlias = tuple[int, int]
+
+
+def as_pair(name: str, value: int | Pair) -> Pair:
+    """(rows, columns) from a number or a pair of numbers, each at least 1."""
+    numbers = value if isinstance(value, (tuple, list)) else (value, value)
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+    if len(numbers) != 2 or not whole or min(numbers) < 1:
+        raise ValueError(
+            f"{name} must be a whole number of at least 1 or a pair (rows, columns) of them, not {value!r}"
+        )
+    return numbers[0], numbers[1]
+
+
+def parent_grid(child_grid: Pair, kernel: int | Pair, stride: int | Pair) -> Pair:
+    """Rows and columns of parents: as many as fit without padding."""
+    height, width = as_pair("grid", child_grid)
+    kernel_height, kernel_width = as_pair("kernel", kernel)
+    stride_rows, stride_columns = as_pair("stride", stride)
+    if kernel_height > height or kernel_width > width:
+        raise ValueError(
+            f"a kernel of {kernel_height}x{kernel_width} does not fit into a grid of {height}x{width} children: "
+            "use a smaller kernel or a larger input"
+        )
+    return (height - kernel_height) // stride_rows + 1, (width - kernel_width) // stride_columns + 1
+
+
+def spatial_routing_map(child_grid: Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.bool_]:
+    """Which parent positions (rows of the map) read which child positions (its columns), both counted row by row."""
+    grid = parent_grid(child_grid, kernel, stride)
+    kernels, strides = as_pair("kernel", kernel), as_pair("stride", stride)
+    rows, columns = (_reads_along(*axis) for axis in zip(grid, child_grid, kernels, strides, strict=True))
+    return np.kron(rows, columns)
+
+
+def parents_per_child(child_grid: Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.int64]:
+    """(H, W): how many parent positions read each child position; zero where none does."""
+    grid = parent_grid(child_grid, kernel, stride)
+    kernels, strides = as_pair("kernel", kernel), as_pair("stride", stride)
+    rows, columns = (_reads_along(*axis).sum(axis=0) for axis in zip(grid, child_grid, kernels, strides, strict=True))
+    return np.outer(rows, columns)
+
+
+def _reads_along(parents: int, children: int, kernel: int, stride: int) -> npt.NDArray[np.bool_]:
+    """The same question along one axis: (parents, children), true where the parent's window covers the child."""
+    offset = np.arange(children)[None, :] - stride * np.arange(parents)[:, None]
+    return (offset >= 0) & (offset < kernel)
+
+
+def max_data(kernel: int | Pair, child_types: int) -> int:
+    """Most data that one parent can receive: every child in its window gives all of itself."""
+    kernel_height, kernel_width = as_pair("kernel", kernel)
+    return kernel_height * kernel_width * child_types
+
+
+def mean_data(child_grid: Pair, child_types: int, parent_grid: Pair, parent_types: int) -> float:
+    """Mean data of a parent when every child is active: children per parent."""
+    children = child_grid[0] * child_grid[1] * child_types
+    return children / (parent_grid[0] * parent_grid[1] * parent_types)

@@ -1,0 +1,74 @@
+"""What routing returns, and the settings that every implementation takes.
+
+Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Class layers have no
+parent grid, and children in place of kernel offsets.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class RoutingOutput(NamedTuple):
+    """The parents, after the last iteration."""
+
+    pose: Tensor
+    """(B, OH, OW, O, 4, 4); (B, O, 4, 4) from a class layer."""
+    activation: Tensor
+    """(B, OH, OW, O); (B, O) from a class layer."""
+
+
+class RoutingStep(NamedTuple):
+    """One iteration: the assignments that its M-step used, and what that M-step found."""
+
+    assignment: Tensor
+    """R_ij: (B, OH, OW, KH, KW, I, O); (B, H, W, I, O) from a class layer."""
+    mean: Tensor
+    """mu_j: (B, OH, OW, O, 4, 4); (B, O, 4, 4) from a class layer."""
+    variance: Tensor
+    """s2_j: shaped as the mean."""
+    cost: Tensor
+    """(B, OH, OW, O); (B, O) from a class layer."""
+    activation: Tensor
+    """a_j: shaped as the cost."""
+
+
+class RoutingTrace(tuple[RoutingStep, ...]):
+    """Every iteration of one routing: `trace[t].mean`, or `trace.mean[t]`, is the mean after iteration t."""
+
+    @property
+    def assignment(self) -> tuple[Tensor, ...]:
+        return tuple(step.assignment for step in self)
+
+    @property
+    def mean(self) -> tuple[Tensor, ...]:
+        return tuple(step.mean for step in self)
+
+    @property
+    def variance(self) -> tuple[Tensor, ...]:
+        return tuple(step.variance for step in self)
+
+    @property
+    def cost(self) -> tuple[Tensor, ...]:
+        return tuple(step.cost for step in self)
+
+    @property
+    def activation(self) -> tuple[Tensor, ...]:
+        return tuple(step.activation for step in self)
+
+
+class RoutingSettings(NamedTuple):
+    """The choices of one routing, already checked."""
+
+    iterations: int
+    final_lambda: float
+    variance_floor: float
+    data_scaling: str
+    competition: str
+
+
+def routing_lambda(iteration: int, final_lambda: float) -> float:
+    """The inverse temperature of iteration 0, 1, ...: it rises towards final_lambda."""
+    return final_lambda * (1 - 0.95 ** (iteration + 1))

@@ -1,0 +1,110 @@
+"""Weights and checkpoints on disk: safetensors, so that loading runs no code; written atomically.
+
+weights.safetensors     the network's parameters, with the run's config in the header: enough to evaluate
+checkpoint.safetensors  the same plus the optimiser's state, the step and the sums since the last metrics row: enough to
+                        go on to bit-identical numbers
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from emcaps.config import RunConfig
+from emcaps.files import atomic_write
+from emcaps.nn import build_network
+
+NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."
+
+
+class Checkpoint(NamedTuple):
+    config: RunConfig
+    step: int
+    tensors: dict[str, Tensor]
+
+
+def save_weights(path: Path, network: nn.Module, config: RunConfig, step: int) -> None:
+    _save(path, _with_prefix(NETWORK, network.state_dict()), config, step)
+
+
+def save_checkpoint(
+    path: Path,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    sums: dict[str, Tensor],
+    config: RunConfig,
+    step: int,
+) -> None:
+    names = [name for name, _ in network.named_parameters()]
+    state = {
+        f"{names[index]}.{key}": value
+        for index, values in optimiser.state_dict()["state"].items()
+        for key, value in values.items()
+    }
+    tensors = _with_prefix(NETWORK, network.state_dict()) | _with_prefix(OPTIMISER, state) | _with_prefix(SUMS, sums)
+    _save(path, tensors, config, step)
+
+
+def restore(
+    checkpoint: Checkpoint, network: nn.Module, optimiser: torch.optim.Optimizer, sums: dict[str, Tensor]
+) -> None:
+    """Put a checkpoint's state into a freshly built network, optimiser and sums."""
+    network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
+    for name, value in _without_prefix(SUMS, checkpoint.tensors).items():
+        sums[name].copy_(value)
+    index_of = {name: index for index, (name, _) in enumerate(network.named_parameters())}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in _without_prefix(OPTIMISER, checkpoint.tensors).items():
+        parameter, _, key = name.rpartition(".")
+        state.setdefault(index_of[parameter], {})[key] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def load_network(path: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, RunConfig, int]:
+    """The network in a weights file or checkpoint, its config, and the step it was saved at."""
+    checkpoint = load(path)
+    config = checkpoint.config
+    network = build_network(config.network, config.data.image_channels, config.data.crop)
+    try:
+        network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not hold the network that its own config describes: {error}") from error
+    return network.to(device), config, checkpoint.step
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a weights file or checkpoint; a ValueError says what is wrong with it."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}: name a run folder or a .safetensors file that exists")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged or not a safetensors file ({error}): use another copy") from error
+    if not header.keys() >= {"config", "step"}:
+        raise ValueError(f"{path} was not written by emcaps: its header lacks the config and the step")
+    return Checkpoint(RunConfig.from_json(header["config"]), int(header["step"]), tensors)
+
+
+def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) -> None:
+    from safetensors.torch import save
+
+    header = {"config": json.dumps(json.loads(config.to_json())), "step": str(step)}
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

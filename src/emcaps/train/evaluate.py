@@ -1,0 +1,55 @@
+"""Evaluation: accuracy and confusion matrix of a network on a set of images, with one centre crop or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from emcaps.data.augment import test_crops
+from emcaps.routing import RoutingOutput
+
+
+class Evaluation(NamedTuple):
+    accuracy: float
+    """Share of right answers, 0 to 1."""
+    images: int
+    confusion: list[list[int]]
+    """confusion[true class][given class], counts."""
+
+
+def class_scores(output: RoutingOutput | Tensor) -> Tensor:
+    """(B, classes): activations of class capsules, or the probabilities that logits stand for."""
+    return output.activation if isinstance(output, RoutingOutput) else output.softmax(-1)
+
+
+def evaluate(
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    crop: int,
+    classes: int,
+    crops: int = 1,
+    batch_size: int = 256,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
+    was_training = network.training
+    network.eval()
+    counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
+    for start in range(0, len(images), batch_size):
+        batch = test_crops(images[start : start + batch_size], crop, crops)
+        with torch.no_grad():
+            scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
+        if crops > 1:
+            scores = scores / scores.sum(-1, keepdim=True)
+        given = scores.sum(1).argmax(-1)
+        counts += torch.bincount(labels[start : start + batch_size] * classes + given, minlength=classes * classes)
+        if on_progress is not None:
+            on_progress(min(start + batch_size, len(images)), len(images))
+    network.train(was_training)
+    confusion = counts.view(classes, classes).cpu()
+    return Evaluation(float(confusion.diag().sum() / confusion.sum()), len(images), confusion.tolist())
