@@ -28,13 +28,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
         _flush_to_disk(path.parent)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OSError(
-                error.errno,
-                f"no space left to write {path}; what was there before is untouched: free some space or choose "
-                "another folder, then repeat the command",
-            ) from error
-        raise
+        raise _explained(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -51,3 +45,22 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def append_line(path: str | Path, line: str) -> None:
+    """Append one line and hand it to the system at once, so that a killed process loses none."""
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise _explained(error, Path(path)) from error
+
+
+def _explained(error: OSError, path: Path) -> OSError:
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return OSError(
+        error.errno,
+        f"no space left to write {path}; what was there before is untouched: free some space or choose another folder, "
+        "then repeat the command",
+    )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from emcaps.routing.geometry import Pair, mean_data, parent_grid, parents_per_child
 from emcaps.routing.results import RoutingSettings, RoutingStep, routing_lambda
+from emcaps.routing.windows import Windows
 
 EPSILON = 1e-9  # keeps a parent without data at pose 0 instead of 0 / 0
 
@@ -34,7 +35,7 @@ def conv_routing_steps(
     kernel = (weight.shape[0], weight.shape[1])
     parent_types = weight.shape[3]
     grid = parent_grid((height, width), kernel, stride)
-    windows = _Windows((height, width), kernel, stride)
+    windows = Windows((height, width), kernel, stride)
 
     votes = torch.einsum("bvuyxcij,yxcojk->bvuyxcoik", windows.spread(pose), weight)
     readers = torch.as_tensor(parents_per_child((height, width), kernel, stride), device=pose.device)
@@ -126,31 +127,3 @@ def _em(
             log_norm = 0.5 * (variance.log().sum(-1) + 16 * math.log(2 * math.pi))
             log_density = -0.5 * (distance / variance[..., None, :, :]).sum(-1) - log_norm[..., None, :]
             assignment = compete(log_density + F.logsigmoid(logit)[..., None, :])
-
-
-class _Windows:
-    """Moves values between children (B, H, W, ...) and the kernel windows of parents (B, OH, OW, KH, KW, ...)."""
-
-    def __init__(self, child_grid: Pair, kernel: Pair, stride: Pair) -> None:
-        self.child_grid, self.kernel, self.stride = child_grid, kernel, stride
-
-    def spread(self, children: Tensor) -> Tensor:
-        """Give every window its children's values."""
-        windows = children.unfold(1, self.kernel[0], self.stride[0]).unfold(2, self.kernel[1], self.stride[1])
-        return windows.movedim((-2, -1), (3, 4))
-
-    def total(self, windows: Tensor) -> Tensor:
-        """Sum over the windows that a child is in: (B, OH, OW, KH, KW, I) to (B, H, W, I)."""
-        columns = windows.permute(0, 5, 3, 4, 1, 2).flatten(4, 5).flatten(1, 3)
-        return F.fold(columns, self.child_grid, self.kernel, stride=self.stride).permute(0, 2, 3, 1)
-
-    def largest(self, windows: Tensor) -> Tensor:
-        """Maximum over the windows that a child is in, -inf where it is in none; not differentiable."""
-        batch, rows, columns, _, _, types = windows.shape
-        result = windows.new_full((batch, *self.child_grid, types), -math.inf)
-        for y in range(self.kernel[0]):
-            for x in range(self.kernel[1]):
-                last_row, last_column = y + self.stride[0] * (rows - 1), x + self.stride[1] * (columns - 1)
-                part = result[:, y : last_row + 1 : self.stride[0], x : last_column + 1 : self.stride[1]]
-                torch.maximum(part, windows[:, :, :, y, x], out=part)
-        return result

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from emcaps.data.augment import test_crops
+from emcaps.data.augment import evaluation_crops
 from emcaps.routing import RoutingOutput
 
 
@@ -41,7 +41,7 @@ def evaluate(
     network.eval()
     counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
     for start in range(0, len(images), batch_size):
-        batch = test_crops(images[start : start + batch_size], crop, crops)
+        batch = evaluation_crops(images[start : start + batch_size], crop, crops)
         with torch.no_grad():
             scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
         if crops > 1:
@@ -51,5 +51,6 @@ def evaluate(
         if on_progress is not None:
             on_progress(min(start + batch_size, len(images)), len(images))
     network.train(was_training)
-    confusion = counts.view(classes, classes).cpu()
-    return Evaluation(float(confusion.diag().sum() / confusion.sum()), len(images), confusion.tolist())
+    confusion: list[list[int]] = counts.view(classes, classes).tolist()
+    right = sum(confusion[label][label] for label in range(classes))
+    return Evaluation(right / len(images), len(images), confusion)

@@ -6,7 +6,7 @@ import math
 
 
 def spread_margin(step: int, margin_steps: int = 50_000) -> float:
-    """Margin of the spread loss: 0.2 + 0.79 sigmoid(min(10, step / 50000 - 4)), so about 0.21 at first, 0.99 at last."""
+    """Margin of the spread loss: 0.2 + 0.79 sigmoid(min(10, step / 50000 - 4)), about 0.21 at first, 0.99 at last."""
     return 0.2 + 0.79 / (1 + math.exp(-min(10.0, step / margin_steps - 4)))
 
 

@@ -1,0 +1,5 @@
+"""`python -m emcaps` is the command line."""
+
+from emcaps.cli import main
+
+main()

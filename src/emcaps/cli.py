@@ -1,0 +1,319 @@
+"""The command line. Thin: each command reads its arguments, calls the library and shows the result.
+
+Nothing heavy is imported at the top, so that `emcaps --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import emcaps
+from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
+from emcaps.names import check_name
+
+app = typer.Typer(
+    name="emcaps",
+    help="Matrix capsules with EM routing: describe networks, make data, train, evaluate.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    epilog="Start with: [bold]emcaps demo[/bold] (no download, no GPU, minutes)",
+)
+data_app = typer.Typer(help="Fetch, make and look at data.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+PRESET_NAMES = ", ".join(PRESETS)
+PresetArgument = Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+FolderOption = Annotated[
+    Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
+]
+
+
+def main() -> None:
+    """The entry point: what a user did wrong, or a machine refused, ends in one line."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        if os.environ.get("EMCAPS_DEBUG"):
+            raise
+        print(f"emcaps: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("emcaps: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"emcaps {emcaps.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: emcaps describe small --stereo")
+def describe(
+    name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
+    stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
+    size: Annotated[int, typer.Option(help="Side of the input image.")] = 32,
+) -> None:
+    """Print a network layer by layer: shapes, parameters, and how much data EM routing assigns."""
+    config = preset(name).network
+    from emcaps.nn.summary import summarise
+    from emcaps.report.tables import layer_table
+
+    rows = summarise(config, 2 if stereo else 1, size)
+    _console().print(layer_table(rows, f"{name}, {'stereo' if stereo else 'mono'}"))
+
+
+@app.command(
+    epilog="Examples:  emcaps train small --data smallnorb --stereo --steps 20000  |  "
+    "emcaps train tiny --set train.learning_rate=1e-3  |  emcaps train --resume runs/small-toys-mono-seed0"
+)
+def train(
+    name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="[PRESET]")] = None,
+    data: Annotated[str | None, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = None,
+    split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
+    stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
+    iterations: Annotated[int | None, typer.Option(help="Routing iterations.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder for the run (default: a new one under runs/).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Train a network. Ctrl-C saves; --resume goes on to the numbers the whole run would have given."""
+    changes: dict[str, Any] = {
+        "data.dataset": data,
+        "data.split": split,
+        "data.view": "stereo" if stereo else None,
+        "network.iterations": iterations,
+        "train.steps": steps,
+        "train.batch_size": batch_size,
+        "train.seed": seed,
+    }
+    changes = {key: value for key, value in changes.items() if value is not None} | _assignments(settings or [])
+    if resume is not None:
+        config, run = _resumed_config(resume, name, changes, run), resume
+    elif name is None:
+        raise ValueError(f"name a preset ({PRESET_NAMES}), or a run to go on with: --resume FOLDER")
+    else:
+        config = preset(name).override(changes)
+        run = run or _new_run_folder(name, config)
+
+    from emcaps.report.progress import training_bar
+    from emcaps.train import train as train_network
+
+    console = _console()
+    console.print(f"run: [bold]{run}[/bold]")
+    with training_bar("training", config.train.steps) as on_progress:
+        result = train_network(
+            config,
+            run,
+            device=device,
+            data_folder=folder,
+            resume=resume is not None,
+            tensorboard=tensorboard,
+            on_progress=on_progress,
+        )
+    if not result.complete:
+        print(f"emcaps: interrupted and saved; go on with: emcaps train --resume {run}", file=sys.stderr)
+        raise typer.Exit(130)
+    _show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
+
+
+@app.command(
+    "eval", epilog="Examples:  emcaps eval runs/small-toys-mono-seed0  |  emcaps eval weights.safetensors --crops 13"
+)
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")],
+    crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
+    data: Annotated[str | None, typer.Option(help="Another data set than the run's.")] = None,
+    split: Annotated[str | None, typer.Option(help="Another split than the run's.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the result here as JSON, too.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Evaluate trained weights: accuracy and confusion matrix."""
+    from emcaps.data.splits import load_split
+    from emcaps.report.progress import counting_bar
+    from emcaps.train import load_network
+    from emcaps.train.device import pick_device
+    from emcaps.train.loop import evaluate_split, write_evaluations
+    from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
+
+    if run.is_dir():
+        run = run / WEIGHTS if (run / WEIGHTS).exists() or not (run / CHECKPOINT).exists() else run / CHECKPOINT
+    place = pick_device(device)
+    network, config, step = load_network(run, place)
+    config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
+    examples = load_split(config.data, folder)
+    with counting_bar("evaluating", "images") as on_progress:
+        results = evaluate_split(network, examples, config, place, crops, on_progress)
+    _show_evaluations(results, f"{run}, step {step}, crops {crops}")
+    if json is not None:
+        write_evaluations(json, results, step, crops)
+
+
+@app.command(epilog="Example: emcaps info")
+def info() -> None:
+    """Print versions, devices, implementations of the routing and the data that is ready."""
+    import torch
+
+    from emcaps.config import IMPLEMENTATIONS
+    from emcaps.data.prepared import data_folder, prepared_path
+    from emcaps.report.tables import pairs_table
+    from emcaps.routing.dispatch import unavailable
+    from emcaps.train.device import pick_device
+    from emcaps.train.run_folder import environment
+
+    values: dict[str, object] = environment(pick_device())
+    values.pop("started")
+    values["GPUs"] = torch.cuda.device_count()
+    for impl in IMPLEMENTATIONS[1:]:
+        values[f"impl {impl}"] = "; ".join(unavailable(impl)) or "ready"
+    for dataset in DATASETS:
+        ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
+        values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"
+    _console().print(pairs_table(values, "emcaps"))
+
+
+@app.command(epilog="Example: emcaps demo --run demo")
+def demo(
+    run: Annotated[Path, typer.Option(help="Folder for the demo's data, runs and picture.")] = Path("demo"),
+    device: DeviceOption = "auto",
+) -> None:
+    """Make toys, train a small capsule network and a CNN on them, compare, and draw what the network routes."""
+    from emcaps.experiments.demo import run_demo
+
+    run_demo(run, device, _console())
+
+
+@data_app.command("get", epilog="Examples:  emcaps data get  |  emcaps data get --from ~/Downloads/smallnorb")
+def data_get(
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Folder that has the six original files already.")
+    ] = None,
+    folder: FolderOption = None,
+) -> None:
+    """Download the six smallNORB files (250 MB; resumes), check them, and prepare them to 48x48."""
+    from emcaps.data.download import fetch_smallnorb
+    from emcaps.data.prepared import data_folder
+    from emcaps.data.smallnorb import prepare_smallnorb
+    from emcaps.report.progress import counting_bar
+
+    if source is None:
+        source = data_folder(folder) / "smallnorb-originals"
+        with counting_bar("downloading", "bytes") as on_progress:
+            fetch_smallnorb(source, on_progress)
+    with counting_bar("preparing", "images") as on_progress:
+        paths = prepare_smallnorb(source, folder, on_progress)
+    for path in paths:
+        print(path)
+
+
+@data_app.command("make", epilog="Examples:  emcaps data make  |  emcaps data make --quick --folder /tmp/toys")
+def data_make(
+    quick: Annotated[bool, typer.Option("--quick", help="A small subset, in seconds.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the toys' shapes.")] = 0,
+    originals: Annotated[
+        Path | None, typer.Option(help="Write 96x96 images here in smallNORB's original file format instead.")
+    ] = None,
+    folder: FolderOption = None,
+) -> None:
+    """Render the toys: five categories, ten instances each, in smallNORB's viewpoints and lightings."""
+    from emcaps.data.toy_set import QUICK, WHOLE, write_toys
+    from emcaps.report.progress import counting_bar
+
+    with counting_bar("rendering", "images") as on_progress:
+        paths = write_toys(
+            folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
+        )
+    for path in paths:
+        print(path)
+
+
+@data_app.command("show", epilog="Example: emcaps data show toys --png toys.png")
+def data_show(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.", metavar="DATASET")] = "toys",
+    png: Annotated[Path | None, typer.Option(help="Draw a contact sheet into this file.")] = None,
+    folder: FolderOption = None,
+) -> None:
+    """Print what a data set holds and draw a contact sheet of it."""
+    check_name("dataset", name, DATASETS)
+    from emcaps.data.prepared import load_prepared, prepared_path
+    from emcaps.report.pictures import draw_contact_sheet
+    from emcaps.report.tables import holdings_table
+
+    parts = {part: load_prepared(prepared_path(name, part, folder)) for part in ("train", "test")}
+    _console().print(holdings_table(parts, name))
+    if png is not None:
+        draw_contact_sheet(parts, png)
+        print(png)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _assignments(settings: list[str]) -> dict[str, str]:
+    changes = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes NAME=VALUE, such as train.learning_rate=1e-3, not {text!r}")
+        changes[name.strip()] = value.strip()
+    return changes
+
+
+def _resumed_config(resume: Path, name: str | None, changes: dict[str, Any], run: Path | None) -> RunConfig:
+    from emcaps.train.run_folder import read_config
+
+    if name is not None or run is not None or not changes.keys() <= {"train.steps"}:
+        raise ValueError("a resumed run keeps its settings: with --resume only --steps may change")
+    return read_config(resume).override(changes)
+
+
+def _new_run_folder(name: str, config: RunConfig) -> Path:
+    """runs/NAME-DATA-VIEW-seedN, numbered if it is taken."""
+    base = Path("runs") / f"{name}-{config.data.dataset}-{config.data.view}-seed{config.train.seed}"
+    candidate, number = base, 2
+    while candidate.exists():
+        candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return candidate
+
+
+def _show_evaluations(evaluations: Any, origin: str) -> None:
+    from emcaps.data.prepared import CATEGORIES
+    from emcaps.report.tables import confusion_table
+
+    for part, result in evaluations.items():
+        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images ({origin})"
+        _console().print(confusion_table(result, CATEGORIES, title))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The demo: toys, a small capsule network, the CNN baseline, and a picture; on two CPU cores in minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emcaps.config import RunConfig, preset
+from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.prepared import CATEGORIES, load_prepared, prepared_path
+from emcaps.data.toy_set import Views, write_toys
+from emcaps.nn import MatrixCapsNet
+from emcaps.nn.summary import count_parameters
+from emcaps.report.pictures import draw_contact_sheet, draw_routing
+from emcaps.report.progress import counting_bar, training_bar
+from emcaps.report.tables import confusion_table
+from emcaps.train import TrainResult, load_network, train
+
+VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
+SETTINGS = {"data.view": "stereo", "train.log_every": 10, "train.batch_size": 32}
+RUNS = {
+    "tiny": {"train.steps": 400, "network.iterations": 2},
+    "cnn": {"train.steps": 400},
+}
+
+
+class DemoResult(NamedTuple):
+    results: dict[str, TrainResult]
+    picture: Path
+    contact_sheet: Path
+
+
+def demo_config(name: str) -> RunConfig:
+    return preset(name).override(SETTINGS | RUNS[name])
+
+
+def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
+    """Everything into `folder`; parts that an earlier demo finished are not done again, interrupted ones go on."""
+    data = folder / "data"
+    if not all(prepared_path("toys", part, data).exists() for part in ("train", "test")):
+        with counting_bar("rendering toys", "images") as on_progress:
+            write_toys(data, views=VIEWS, on_progress=on_progress)
+    sheet = folder / "toys.png"
+    draw_contact_sheet({part: load_prepared(prepared_path("toys", part, data)) for part in ("train", "test")}, sheet)
+    console.print(f"toys: {sheet}")
+
+    results = {}
+    for name in RUNS:
+        config = demo_config(name)
+        run = folder / name
+        with training_bar(f"training {name}", config.train.steps) as show:
+            results[name] = train(
+                config, run, device=device, data_folder=data, resume=(run / "config.json").exists(), on_progress=show
+            )
+        if not results[name].complete:
+            raise KeyboardInterrupt
+    console.print(confusion_table(results["tiny"].evaluations["test"], CATEGORIES, "capsules on new instances, %"))
+    console.print(_comparison(results))
+    picture = folder / "routing.png"
+    _draw(folder, data, picture)
+    console.print(f"what the network sees and routes: {picture}")
+    return DemoResult(results, picture, sheet)
+
+
+def _comparison(results: dict[str, TrainResult]) -> Table:
+    table = Table(
+        title="Accuracy on instances that were never seen in training", box=box.SIMPLE_HEAD, title_justify="left"
+    )
+    table.add_column("network")
+    for column in ("parameters", "steps", "seconds", "images/s", "test accuracy"):
+        table.add_column(column, justify="right")
+    for name, result in results.items():
+        network, config, _ = load_network(result.folder / "weights.safetensors")
+        images = config.train.steps * config.train.batch_size
+        table.add_row(
+            "capsules, tiny" if name == "tiny" else "CNN baseline",
+            f"{count_parameters(network):,}",
+            f"{config.train.steps:,}",
+            f"{result.seconds:.0f}",
+            f"{images / result.seconds:.0f}",
+            f"{100 * result.evaluations['test'].accuracy:.1f} %",
+        )
+    return table
+
+
+def _draw(folder: Path, data: Path, picture: Path) -> None:
+    """One test image of each category, from the middle of its list."""
+    network, config, _ = load_network(folder / "tiny" / "weights.safetensors")
+    assert isinstance(network, MatrixCapsNet)
+    images, labels = to_tensors(
+        load_prepared(prepared_path("toys", "test", data)), config.data.view, torch.device("cpu")
+    )
+    chosen = [int((labels == label).nonzero()[len(labels) // 15, 0]) for label in range(len(CATEGORIES))]
+    crops = evaluation_crops(images[chosen], config.data.crop)[:, 0]
+    draw_routing(network, crops, labels[chosen].tolist(), picture)

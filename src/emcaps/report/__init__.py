@@ -1,0 +1,1 @@
+"""Reports: tables for the terminal and pictures. They read results and traces, and never train."""

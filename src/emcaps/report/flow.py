@@ -1,0 +1,38 @@
+"""Where in the image a class capsule got its data from: its data followed down through the routed layers.
+
+Dims: B batch; H, W grid; I types. A parent's share of the answer goes to its children in proportion to the data
+R_ij a_i that each gave it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from emcaps.nn import NetworkTrace
+from emcaps.routing.windows import Windows
+
+
+def image_shares(trace: NetworkTrace, classes: Tensor, iteration: int) -> Tensor:
+    """(B, H, W) over the primary capsules' grid, summing to 1: where the data of `classes` (B,) came from.
+
+    The assignments are those of one iteration: 0 is the even start, -1 what the network ended with.
+    """
+    conv2_activation = trace.conv_caps2[-1].activation
+    assignment = trace.class_caps[iteration].assignment
+    chosen = classes.view(-1, 1, 1, 1, 1).expand(*assignment.shape[:-1], 1)
+    given = assignment.gather(-1, chosen)[..., 0] * conv2_activation
+    shares = given / given.sum((1, 2, 3), keepdim=True).clamp(min=1e-9)
+    shares = _children_shares(shares, trace.conv_caps2[iteration].assignment, trace.conv_caps1[-1].activation, 1)
+    shares = _children_shares(shares, trace.conv_caps1[iteration].assignment, trace.primary_caps.activation, 2)
+    return shares.sum(-1)
+
+
+def _children_shares(parent_shares: Tensor, assignment: Tensor, activation: Tensor, stride: int) -> Tensor:
+    """(B, H, W, I) from the parents' shares (B, OH, OW, O) and the assignments (B, OH, OW, KH, KW, I, O)."""
+    windows = Windows(
+        (activation.shape[1], activation.shape[2]), (assignment.shape[3], assignment.shape[4]), (stride, stride)
+    )
+    given = assignment * windows.spread(activation)[..., None]
+    per_data = parent_shares / given.sum((3, 4, 5)).clamp(min=1e-9)
+    return windows.total(torch.einsum("bvuyxio,bvuo->bvuyxi", given, per_data))

@@ -1,0 +1,107 @@
+"""Pictures: contact sheets of data, and what a network sees and routes. matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emcaps.data.contact_sheet import contact_sheet
+from emcaps.data.prepared import CATEGORIES, Examples
+from emcaps.files import atomic_write
+from emcaps.nn import MatrixCapsNet
+from emcaps.report.flow import image_shares
+
+
+def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
+    """A row per category: one picture of each instance, training ones first, seen from spread azimuths."""
+    images = []
+    for category in range(len(CATEGORIES)):
+        row = []
+        for examples in parts.values():
+            for instance in np.unique(examples.instance[examples.category == category]):
+                views = np.flatnonzero((examples.category == category) & (examples.instance == instance))
+                row.append(examples.images[views[(2 * len(row) + 1) * len(views) // 20 % len(views)], 0])
+        images.append(row)
+    columns = max(len(row) for row in images)
+    blank = np.full_like(images[0][0], 255)
+    flat = [picture for row in images for picture in row + [blank] * (columns - len(row))]
+    sheet = contact_sheet(np.stack(flat), columns)
+    with atomic_write(path) as temporary:
+        _pyplot().imsave(
+            temporary, np.kron(sheet, np.ones((2, 2), np.uint8)), cmap="gray", vmin=0, vmax=255, format="png"
+        )
+
+
+def draw_routing(network: MatrixCapsNet, images: Tensor, labels: Sequence[int], path: Path) -> None:
+    """A row per image: image, primary capsules, where the answer's data came from in each iteration, classes.
+
+    images (B, C, H, W) as the network takes them.
+    """
+    network.eval()
+    with torch.no_grad():
+        trace = network.trace(images)
+    iterations = len(trace.class_caps)
+    activation = trace.class_caps[-1].activation
+    answers = activation.argmax(-1)
+    heat = [image_shares(trace, answers, iteration).cpu().numpy() for iteration in range(iterations)]
+    primary = trace.primary_caps.activation.mean(-1).cpu().numpy()
+
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(
+        len(images),
+        3 + iterations,
+        figsize=(2 * (3 + iterations), 1.9 * len(images)),
+        squeeze=False,
+        layout="constrained",
+    )
+    titles = [
+        "image",
+        "primary capsules",
+        *(f"data of the answer,\niteration {t + 1}" for t in range(iterations)),
+        "classes",
+    ]
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=9)
+    for row, label in enumerate(labels):
+        picture = images[row, 0].cpu().numpy()
+        side = picture.shape[0]
+        axes[row, 0].imshow(picture, cmap="gray")
+        axes[row, 0].set_ylabel(CATEGORIES[label], fontsize=9)
+        axes[row, 1].imshow(primary[row], cmap="viridis", vmin=0, vmax=1)
+        for iteration in range(iterations):
+            axis = axes[row, 2 + iteration]
+            axis.imshow(picture, cmap="gray")
+            extent = (-0.5, side - 0.5, side - 0.5, -0.5)
+            axis.imshow(heat[iteration][row], cmap="inferno", alpha=0.6, extent=extent, interpolation="bilinear")
+        for axis in axes[row, :-1]:
+            axis.set_xticks([])
+            axis.set_yticks([])
+        _bars(axes[row, -1], activation[row].cpu().numpy(), label, last=row + 1 == len(labels))
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+    pyplot.close(figure)
+
+
+def _bars(axis: Any, activation: np.ndarray[Any, Any], label: int, last: bool) -> None:
+    colours = ["tab:green" if index == label else "tab:gray" for index in range(len(activation))]
+    axis.barh(range(len(activation)), activation, color=colours)
+    axis.set_xlim(0, 1)
+    axis.set_yticks(range(len(activation)), CATEGORIES, fontsize=7)
+    axis.invert_yaxis()
+    axis.tick_params(axis="x", labelsize=7, labelbottom=last)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
+    matplotlib.use("Agg")  # files only; no screen needed
+    from matplotlib import pyplot
+
+    return pyplot

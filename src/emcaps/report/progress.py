@@ -1,0 +1,49 @@
+"""Progress bars for long work; they go to standard error, so that results can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from emcaps.train import loop
+
+
+@contextmanager
+def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], None]]:
+    """A bar of steps with loss, accuracy, images per second and time left."""
+    with _bar("{task.completed}/{task.total}", "{task.fields[metrics]}") as bar:
+        task = bar.add_task(what, total=steps, metrics="")
+
+        def show(progress: loop.Progress) -> None:
+            metrics = ""
+            if progress.row:
+                metrics = (
+                    f"loss {progress.row['loss']:.4f}  accuracy {100 * progress.row['accuracy']:.1f} %  "
+                    f"{progress.row['images_per_second']:,.0f} images/s"
+                )
+            bar.update(task, completed=progress.step, metrics=metrics)
+
+        yield show
+
+
+@contextmanager
+def counting_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of things done out of a total, with time left."""
+    with _bar("{task.completed:,}/{task.total:,} " + unit) as bar:
+        task = bar.add_task(what, total=1)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _bar(*texts: str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        *(TextColumn(text) for text in texts),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,74 @@
+"""Tables for the terminal, made from plain results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from emcaps.data.prepared import Examples
+from emcaps.nn.summary import LayerRow
+from emcaps.train.evaluate import Evaluation
+
+
+def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
+    """The paper's Table 1, with a column of parameters."""
+    routed = any(row.mean_data is not None for row in rows)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in ("Layer", "Details", "Output shape"):
+        table.add_column(column, no_wrap=True)
+    if routed:
+        table.add_column("Max\ndata", justify="right")
+        table.add_column("Mean\ndata", justify="right")
+    table.add_column("Parameters", justify="right")
+    for index, row in enumerate(rows):
+        name = row.layer if index == 0 else f"↳ {row.layer}"
+        shape = f"(?, {', '.join(str(size) for size in row.output_shape)})"
+        data = [
+            "" if row.max_data is None else str(row.max_data),
+            "" if row.mean_data is None else f"{row.mean_data:#.3g}",
+        ]
+        parameters = f"{row.parameters:,}" if row.parameters else ""
+        table.add_row(name, row.details, shape, *(data if routed else []), parameters)
+    table.add_section()
+    total = f"{sum(row.parameters for row in rows):,}"
+    table.add_row("total", "", "", *(["", ""] if routed else []), total)
+    return table
+
+
+def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -> Table:
+    """Rows are true classes, columns given ones, in percent of the row."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("true \\ given")
+    for category in categories:
+        table.add_column(category, justify="right")
+    table.add_column("images", justify="right")
+    for true, (category, counts) in enumerate(zip(categories, result.confusion, strict=True)):
+        images = sum(counts)
+        cells = [f"{100 * count / images:.1f}" if images else "-" for count in counts]
+        cells[true] = f"[bold]{cells[true]}[/bold]"
+        table.add_row(category, *cells, f"{images:,}")
+    return table
+
+
+def pairs_table(values: Mapping[str, object], title: str) -> Table:
+    """Two columns: names and values."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
+    for name, value in values.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def holdings_table(parts: Mapping[str, Examples], title: str) -> Table:
+    """What a data set holds: images, instances and viewpoints of each part."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in ("part", "pairs", "categories", "instances", "elevations", "azimuths", "lightings", "mean grey"):
+        table.add_column(column, justify="left" if column == "part" else "right")
+    for part, examples in parts.items():
+        counts = [len(np.unique(getattr(examples, name))) for name in ("category", "elevation", "azimuth", "lighting")]
+        instances = " ".join(str(instance) for instance in np.unique(examples.instance))
+        cells = [str(counts[0]), instances, *(str(count) for count in counts[1:]), f"{examples.images.mean():.0f}"]
+        table.add_row(part, f"{len(examples.images):,}", *cells)
+    return table

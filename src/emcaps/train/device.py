@@ -1,0 +1,38 @@
+"""Choosing the device that a run uses, and making the CPU's memory quick."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import torch
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """ "auto" takes a GPU if there is one; a device that is named but missing is an error."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {name!r} here ({torch.cuda.device_count()} GPUs found): use auto or cpu")
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed memory for reuse.
+
+    Routing on a CPU makes and drops large temporaries; by default each goes back to the system and is mapped and zeroed
+    anew, which takes two thirds of the time of a step at batch 64. Elsewhere than on glibc this does nothing.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_threshold, 2**30)
+        libc.mallopt(trim_threshold, most)
+    except (OSError, AttributeError):
+        return

@@ -1,0 +1,267 @@
+"""Training: one loop, any device, stoppable at any moment and resumable to the same numbers.
+
+Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live on the device.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from emcaps.config import RunConfig, TrainConfig
+from emcaps.data.augment import augment, to_tensors
+from emcaps.data.splits import Split, load_split
+from emcaps.nn import build_network, cross_entropy_loss, margin_loss, spread_loss
+from emcaps.routing import RoutingOutput
+from emcaps.train import checkpoint as checkpoints
+from emcaps.train import run_folder as folders
+from emcaps.train.device import keep_freed_memory, pick_device
+from emcaps.train.evaluate import Evaluation, evaluate
+from emcaps.train.randomness import ExampleOrder, seed_for
+from emcaps.train.schedules import learning_rate, spread_margin
+
+
+class Progress(NamedTuple):
+    """Where a run stands, for whoever shows it."""
+
+    step: int
+    steps: int
+    row: dict[str, Any]
+    """The newest row of metrics.jsonl; empty before the first."""
+
+
+class TrainResult(NamedTuple):
+    folder: Path
+    step: int
+    complete: bool
+    """False if the run was interrupted; it is saved and can be resumed."""
+    evaluations: dict[str, Evaluation]
+    seconds: float
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    device: str = "auto",
+    data_folder: Path | None = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> TrainResult:
+    """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns."""
+    place = pick_device(device)
+    if place.type == "cpu":
+        keep_freed_memory()
+    split = load_split(config.data, data_folder)
+    images, labels = to_tensors(split.train, config.data.view, place)
+    if resume:
+        saved = checkpoints.load(folder / folders.CHECKPOINT)
+    else:
+        saved = None
+        folders.start_run(folder, config, place)
+
+    with (
+        _own_randomness(place),
+        _deterministic(),
+        _interruptible() as interrupted,
+        _tensorboard(folder, tensorboard) as board,
+    ):
+        torch.manual_seed(seed_for(config.train.seed, "network"))
+        network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
+        optimiser = torch.optim.Adam(
+            network.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
+        )
+        # What the next row of metrics is made of; kept on the device, so that a step does not wait for it.
+        sums = {"loss": torch.zeros((), device=place), "right": torch.zeros((), device=place)}
+        first = 0
+        if saved is not None:
+            checkpoints.restore(saved, network, optimiser, sums)
+            folders.forget_metrics_after(folder, saved.step)
+            first = saved.step
+        order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, place)
+        generator = torch.Generator(place)
+        started, logged_at, logged_step, row = time.perf_counter(), time.perf_counter(), first, dict[str, Any]()
+
+        def save(step: int) -> None:
+            checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
+
+        def log(new_row: dict[str, Any]) -> None:
+            folders.append_metrics(folder, new_row)
+            for name, value in new_row.items():
+                if board is not None and name != "step":
+                    board.add_scalar(name, value, new_row["step"])
+
+        step = first
+        while step < config.train.steps and not interrupted():
+            torch.manual_seed(seed_for(config.train.seed, "dropout", step))
+            generator.manual_seed(seed_for(config.train.seed, "augmentation", step))
+            batch = order.batch(step)
+            output = network(augment(images[batch], config.data, generator))
+            loss = loss_of(output, labels[batch], config.train, step)
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate_of(config.train, step)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            scores = output.activation if isinstance(output, RoutingOutput) else output
+            sums["loss"] += loss.detach()
+            sums["right"] += (scores.argmax(-1) == labels[batch]).sum()
+            step += 1
+
+            if step % config.train.log_every == 0 or step == config.train.steps:
+                now = time.perf_counter()
+                row = _metrics_row(sums, config.train, step)
+                _check_finite(row["loss"], folder, step)
+                row["images_per_second"] = (step - logged_step) * config.train.batch_size / (now - logged_at)
+                logged_at, logged_step = now, step
+                log(row)
+            if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
+                found = evaluate_split(network, split, config, place)
+                log({"step": step} | {f"{name}_accuracy": result.accuracy for name, result in found.items()})
+            if step % config.train.checkpoint_every == 0 and step < config.train.steps:
+                _check_finite(float(loss.detach()), folder, step)
+                save(step)
+            if on_progress is not None:
+                on_progress(Progress(step, config.train.steps, row))
+
+        save(step)
+        seconds = time.perf_counter() - started
+        if step < config.train.steps:
+            return TrainResult(folder, step, False, {}, seconds)
+        evaluations = evaluate_split(network, split, config, place)
+        log({"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()})
+        write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
+        checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
+        return TrainResult(folder, step, True, evaluations, seconds)
+
+
+def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, step: int) -> Tensor:
+    """The configured loss of class capsules, or the cross-entropy of a CNN's logits."""
+    if not isinstance(output, RoutingOutput):
+        return F.cross_entropy(output, target)
+    if config.loss == "spread":
+        return spread_loss(output.activation, target, spread_margin(step, config.margin_steps))
+    return {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss](output.activation, target)
+
+
+def learning_rate_of(config: TrainConfig, step: int) -> float:
+    return learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
+
+
+def evaluate_split(
+    network: nn.Module,
+    split: Split,
+    config: RunConfig,
+    device: torch.device,
+    crops: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Evaluation]:
+    """Evaluate on the split's test examples and, for novel viewpoints, on its familiar ones."""
+    results = {}
+    for name, examples in (("test", split.test), ("familiar", split.familiar)):
+        if examples is not None:
+            images, labels = to_tensors(examples, config.data.view, device)
+            results[name] = evaluate(
+                network,
+                images,
+                labels,
+                crop=config.data.crop,
+                classes=config.network.classes,
+                crops=crops,
+                batch_size=max(1, (256 if device.type == "cuda" else 32) // crops),
+                on_progress=on_progress,
+            )
+    return results
+
+
+def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:
+    folders.write_json(
+        path, {"step": step, "crops": crops} | {name: result._asdict() for name, result in evaluations.items()}
+    )
+
+
+def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dict[str, Any]:
+    """Means since the last row; empties the sums."""
+    steps = (step - 1) % config.log_every + 1
+    row: dict[str, Any] = {
+        "step": step,
+        "loss": float(sums["loss"]) / steps,
+        "accuracy": float(sums["right"]) / (steps * config.batch_size),
+        "learning_rate": learning_rate_of(config, step - 1),
+    }
+    if config.loss == "spread":
+        row["margin"] = spread_margin(step - 1, config.margin_steps)
+    for total in sums.values():
+        total.zero_()
+    return row
+
+
+def _check_finite(loss: float, folder: Path, step: int) -> None:
+    if not math.isfinite(loss):
+        raise ValueError(
+            f"the loss became {loss} by step {step}, so the run stops; its last checkpoint is untouched in {folder}: "
+            "lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"
+        )
+
+
+@contextmanager
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the caller's random number generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Convolutions by the same algorithm every time: a resumed run must give the same bits."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, _frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _tensorboard(folder: Path, wanted: bool) -> Iterator[Any]:
+    if not wanted:
+        yield None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("TensorBoard is not installed: pip install 'emcaps[tensorboard]', or leave it out") from None
+    with SummaryWriter(str(folder / "tensorboard")) as writer:
+        yield writer

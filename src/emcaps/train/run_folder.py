@@ -1,0 +1,118 @@
+"""A run's folder: everything that says what was run, and everything that the run found.
+
+config.json             the resolved settings
+environment.json        versions, commit, machine and time of start
+metrics.jsonl           one row per `log_every` steps, and one per evaluation
+checkpoint.safetensors  everything needed to go on
+weights.safetensors     the last step's network, when the run is complete
+evaluation.json         accuracy and confusion matrix of those weights
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import emcaps
+from emcaps.config import RunConfig
+from emcaps.files import append_line, atomic_write
+
+CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
+CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
+
+
+def start_run(folder: Path, config: RunConfig, device: torch.device) -> None:
+    """Make the folder of a new run; refuse one that holds a run already."""
+    if (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
+    write_json(folder / ENVIRONMENT, environment(device))
+    _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The settings of an existing run."""
+    try:
+        return RunConfig.from_json((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{folder / CONFIG} is damaged ({error}): restore it from another copy") from error
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What the numbers of a run may depend on besides its config."""
+    return {
+        "emcaps": emcaps.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's product name, or "cpu" with the number of cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {os.cpu_count()} cores"
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, with "+changes" if files differ from it; None outside a git checkout."""
+    source = Path(__file__).parent
+    try:
+        head = _git(source, "rev-parse", "HEAD")
+        return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:
+    append_line(folder / METRICS, json.dumps(row))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every whole row; a last line that a killed process cut short is left out."""
+    rows: list[dict[str, Any]] = []
+    path = folder / METRICS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number + 1 < len(lines):
+                raise ValueError(f"{path}, line {number + 1} is damaged ({error})") from error
+    return rows
+
+
+def forget_metrics_after(folder: Path, step: int) -> None:
+    """Drop rows of steps that a resumed run will do again."""
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    _write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_json(path: Path, value: Any) -> None:
+    _write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

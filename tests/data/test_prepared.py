@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emcaps.data import prepared
+from emcaps.data.prepared import Examples, data_folder, load_prepared, prepared_path, save_prepared
+
+MakeExamples = Callable[..., Examples]
+REMEDY = r"; delete it and make it again with `emcaps data make`$"
+
+
+def test_data_folder_takes_argument_then_variable_then_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("EMCAPS_DATA", "/data")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert data_folder("given") == Path("given")
+    assert data_folder("~/given") == Path("/home/someone/given")
+    assert data_folder() == Path("/data")
+    monkeypatch.setenv("EMCAPS_DATA", "~/data")
+    assert data_folder() == Path("/home/someone/data")
+    monkeypatch.setenv("EMCAPS_DATA", "")
+    assert data_folder() == Path("/cache/emcaps")
+    monkeypatch.delenv("EMCAPS_DATA")
+    assert data_folder() == Path("/cache/emcaps")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_folder() == Path("/home/someone/.cache/emcaps")
+
+
+def test_prepared_path_names_dataset_and_part() -> None:
+    assert prepared_path("smallnorb", "train", "d") == Path("d/smallnorb48-train.npz")
+    assert prepared_path("toys", "test", "d") == Path("d/toys48-test.npz")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "part", "message"),
+    [
+        ("smalnorb", "train", r"unknown dataset 'smalnorb': did you mean 'smallnorb'"),
+        ("toys", "training", r"unknown part 'training': did you mean 'train'"),
+    ],
+)
+def test_prepared_path_of_unknown_names(dataset: str, part: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepared_path(dataset, part)
+
+
+def test_load_prepared_gives_back_what_save_prepared_wrote(tmp_path: Path, make_examples: MakeExamples) -> None:
+    examples = make_examples(7)
+    save_prepared(tmp_path / "toys48-train.npz", examples)
+    again = load_prepared(tmp_path / "toys48-train.npz")
+    for name, array in examples._asdict().items():
+        loaded = getattr(again, name)
+        assert loaded.dtype == array.dtype, name
+        np.testing.assert_array_equal(loaded, array, err_msg=name)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["toys48-train.npz"]
+
+
+def test_save_prepared_writes_the_same_bytes_again(tmp_path: Path, make_examples: MakeExamples) -> None:
+    save_prepared(tmp_path / "a.npz", make_examples(3))
+    save_prepared(tmp_path / "b.npz", make_examples(3))
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_load_prepared_of_a_plain_savez(tmp_path: Path, make_examples: MakeExamples, compressed: bool) -> None:
+    examples = make_examples(4)
+    save = np.savez_compressed if compressed else np.savez
+    save(tmp_path / "smallnorb48-train.npz", **examples._asdict())
+    np.testing.assert_array_equal(load_prepared(tmp_path / "smallnorb48-train.npz").images, examples.images)
+
+
+@pytest.mark.parametrize(("dataset", "command"), [("toys", "emcaps data make"), ("smallnorb", "emcaps data get")])
+def test_load_prepared_of_a_missing_file_names_the_command(tmp_path: Path, dataset: str, command: str) -> None:
+    path = prepared_path(dataset, "train", tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        load_prepared(path)
+    assert str(caught.value) == f"{path} is not there: make it with `{command}`"
+
+
+def test_load_prepared_of_a_damaged_smallnorb_names_its_command(tmp_path: Path) -> None:
+    (tmp_path / "smallnorb48-test.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"smallnorb48-test\.npz is not a whole .npz.*`emcaps data get`$"):
+        load_prepared(tmp_path / "smallnorb48-test.npz")
+
+
+def damaged(examples: Examples, how: str) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **examples._asdict())
+    content = file.getvalue()
+    if how == "cut":
+        return content[: len(content) // 2]
+    if how == "flipped":  # one pixel: only the checksum can tell
+        return content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+    if how == "npy":
+        file = io.BytesIO()
+        np.save(file, examples.images)
+        return file.getvalue()
+    if how == "other zip":
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("notes.txt", "hello")
+        return file.getvalue()
+    if how == "pickled":
+        file = io.BytesIO()
+        np.savez(file, **(examples._asdict() | {"category": np.array([{}, {}, {}], object)}))
+        return file.getvalue()
+    if how == "not an array":
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name in Examples._fields:
+                archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00\xff\xff{")
+        return file.getvalue()
+    raise AssertionError(how)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("cut", r"is not a whole \.npz file, it is damaged or incomplete"),
+        ("npy", r"is not a whole \.npz file"),
+        ("flipped", r"is damaged: Bad CRC-32 for file 'images\.npy'"),
+        (
+            "other zip",
+            r"is damaged: it has no images, category, instance, elevation, azimuth, lighting, only notes\.txt",
+        ),
+        ("pickled", r"is damaged: Object arrays cannot be loaded"),
+        ("not an array", r"is damaged: EOF"),
+    ],
+)
+def test_load_prepared_refuses_damage(tmp_path: Path, make_examples: MakeExamples, how: str, message: str) -> None:
+    path = tmp_path / "toys48-train.npz"
+    path.write_bytes(damaged(make_examples(3), how))
+    with pytest.raises(ValueError, match=message + ".*" + REMEDY) as caught:
+        load_prepared(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+WRONG = [
+    ("images", np.zeros((3, 2, 48, 48), np.int16), r"images must be uint8 of shape \(N, 2, 48, 48\), not int16 of"),
+    ("images", np.zeros((3, 2, 96, 96), np.uint8), r"images must be uint8 .*, not uint8 of shape \(3, 2, 96, 96\)"),
+    ("images", np.zeros(3, np.uint8), r"images must be uint8 .*, not uint8 of shape \(3,\)"),
+    ("images", np.zeros((0, 2, 48, 48), np.uint8), r"at least one example, found none"),
+    (
+        "images",
+        np.zeros((2, 2, 48, 48), np.uint8),
+        r"category must be int16 of shape \(2,\), one for each image, not .*3",
+    ),
+    ("category", np.zeros(3, np.int64), r"category must be int16 of shape \(3,\), one for each image, not int64"),
+    ("lighting", np.zeros((3, 1), np.int16), r"lighting must be int16 of shape \(3,\).*not int16 of shape \(3, 1\)"),
+    ("category", np.array([0, 5, 1], np.int16), r"category must be 0 to 4, not 5"),
+    ("instance", np.array([0, 9, 10], np.int16), r"instance must be 0 to 9, not 10"),
+    ("elevation", np.array([0, -1, 8], np.int16), r"elevation must be 0 to 8, not -1"),
+    ("azimuth", np.array([0, 3, 34], np.int16), r"azimuth must be 0 to 34 in steps of 2, not 3"),
+    ("azimuth", np.array([0, 36, 34], np.int16), r"azimuth must be 0 to 34 in steps of 2, not 36"),
+    ("lighting", np.array([6, 0, 0], np.int16), r"lighting must be 0 to 5, not 6"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "message"), WRONG)
+def test_load_prepared_refuses_wrong_arrays(
+    tmp_path: Path, make_examples: MakeExamples, name: str, array: np.ndarray, message: str
+) -> None:
+    path = tmp_path / "toys48-train.npz"
+    np.savez(path, **make_examples(3)._replace(**{name: array})._asdict())
+    with pytest.raises(ValueError, match=message + ".*" + REMEDY):
+        load_prepared(path)
+
+
+@pytest.mark.parametrize(("name", "array", "message"), WRONG)
+def test_save_prepared_refuses_wrong_arrays(
+    tmp_path: Path, make_examples: MakeExamples, name: str, array: np.ndarray, message: str
+) -> None:
+    with pytest.raises(ValueError, match=r"cannot write .*toys48-train\.npz: .*" + message):
+        save_prepared(tmp_path / "toys48-train.npz", make_examples(3)._replace(**{name: array}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_save_prepared_that_fails_leaves_the_old_file(
+    tmp_path: Path, make_examples: MakeExamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "toys48-train.npz"
+    save_prepared(path, make_examples(3))
+    before = path.read_bytes()
+
+    def stop(file: io.BytesIO, **_: object) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepared.np, "savez", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_prepared(path, make_examples(5))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emcaps.config import DataConfig
+from emcaps.data.prepared import Examples, prepared_path, save_prepared
+from emcaps.data.splits import Split, load_split, make_split
+
+MakeExamples = Callable[..., Examples]
+AZIMUTHS = range(0, 36, 2)
+
+
+def same(left: Examples, right: Examples) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def rows(examples: Examples, chosen: list[int]) -> Examples:
+    return Examples(*(array[chosen] for array in examples))
+
+
+def test_make_split_standard_is_the_two_parts(make_examples: MakeExamples) -> None:
+    train, test = make_examples(5), make_examples(6, seed=1)
+    split = make_split(train, test, DataConfig(split="standard"))
+    assert same(split.train, train)
+    assert same(split.test, test)
+    assert split.familiar is None
+
+
+@pytest.mark.parametrize(
+    ("name", "codes", "trained"),
+    [("azimuth", list(AZIMUTHS), [300, 320, 340, 0, 20, 40]), ("elevation", list(range(9)), [30, 35, 40])],
+)
+def test_make_split_novel_viewpoints(
+    make_examples: MakeExamples, name: str, codes: list[int], trained: list[int]
+) -> None:
+    train = make_examples(3 * len(codes), **{name: codes * 3})
+    test = make_examples(2 * len(codes), seed=1, **{name: codes * 2})
+    degrees = {"azimuth": lambda code: 10 * code, "elevation": lambda code: 30 + 5 * code}[name]
+    split = make_split(train, test, DataConfig(split=name))
+    seen = [k for k, code in enumerate(codes * 3) if degrees(code) in trained]
+    familiar = [k for k, code in enumerate(codes * 2) if degrees(code) in trained]
+    novel = [k for k, code in enumerate(codes * 2) if degrees(code) not in trained]
+    assert len(seen) == len(codes)  # a third of the viewpoints, three times each
+    assert same(split.train, rows(train, seen))
+    assert same(split.test, rows(test, novel))
+    assert split.familiar is not None
+    assert same(split.familiar, rows(test, familiar))
+
+
+@pytest.mark.parametrize("fold", range(5))
+def test_make_split_validation_holds_out_one_instance_of_each_category(make_examples: MakeExamples, fold: int) -> None:
+    numbers = {0: [9, 4, 6, 7, 8], 1: [0, 1, 2, 3, 5]}  # categories may number their instances differently
+    category, instance = np.array([(c, i) for c, many in numbers.items() for i in many for _ in range(2)]).T
+    train = make_examples(20, category=category, instance=instance)
+    split = make_split(train, None, DataConfig(split="validation", fold=fold))
+    wanted = [sorted(numbers[c])[fold] == i for c, i in zip(category, instance, strict=True)]
+    assert same(split.test, rows(train, [k for k in range(20) if wanted[k]]))
+    assert same(split.train, rows(train, [k for k in range(20) if not wanted[k]]))
+    assert len(split.test.category) == 4
+    assert split.familiar is None
+
+
+def test_make_split_validation_ignores_the_test_part(make_examples: MakeExamples) -> None:
+    train, test = make_examples(4, category=[0, 0, 1, 1], instance=[1, 2, 1, 2]), make_examples(6, seed=1)
+    config = DataConfig(split="validation")
+    alone, both = make_split(train, None, config), make_split(train, test, config)
+    assert same(alone.train, both.train)
+    assert same(alone.test, both.test)
+
+
+@pytest.mark.parametrize(
+    ("config", "train", "test", "message"),
+    [
+        (DataConfig(split="azimuth"), {"azimuth": [6, 8]}, {"azimuth": [0, 8]}, r"'azimuth' leaves no train examples"),
+        (
+            DataConfig(split="azimuth"),
+            {"azimuth": [0, 8]},
+            {"azimuth": [0, 2]},
+            r"leaves no test examples: .*toys data lack",
+        ),
+        (
+            DataConfig(split="elevation"),
+            {"elevation": [0, 8]},
+            {"elevation": [3, 8]},
+            r"no familiar .*choose split 'standard'",
+        ),
+        (
+            DataConfig(split="validation", fold=2),
+            {"category": [4, 4], "instance": [0, 1]},
+            {},
+            r"fold 2 needs at least 3 training instances of each category, and car has 2: choose a smaller fold",
+        ),
+        (
+            DataConfig(split="validation", fold=0),
+            {"category": [0, 0], "instance": [7, 7]},
+            {},
+            r"needs at least 2 training instances of each category, and animal has 1",
+        ),
+    ],
+)
+def test_make_split_refuses_what_leaves_nothing(
+    make_examples: MakeExamples, config: DataConfig, train: dict, test: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_split(make_examples(2, **train), make_examples(2, **test), config)
+
+
+def test_make_split_refuses_empty_parts(make_examples: MakeExamples) -> None:
+    with pytest.raises(ValueError, match=r"'standard' leaves no test examples"):
+        make_split(make_examples(2), make_examples(0), DataConfig(split="standard"))
+    with pytest.raises(ValueError, match=r"'validation' leaves no train examples"):
+        make_split(make_examples(0), None, DataConfig(split="validation"))
+
+
+def test_make_split_without_the_test_part_it_needs(make_examples: MakeExamples) -> None:
+    with pytest.raises(ValueError, match=r"split 'azimuth' needs the test part.*or use 'validation'"):
+        make_split(make_examples(2), None, DataConfig(split="azimuth"))
+
+
+@pytest.mark.parametrize("dataset", ["toys", "smallnorb"])
+def test_load_split_reads_the_prepared_parts(tmp_path: Path, make_examples: MakeExamples, dataset: str) -> None:
+    train, test = make_examples(36, azimuth=list(AZIMUTHS) * 2), make_examples(18, seed=1, azimuth=list(AZIMUTHS))
+    save_prepared(prepared_path(dataset, "train", tmp_path), train)
+    save_prepared(prepared_path(dataset, "test", tmp_path), test)
+    config = DataConfig(dataset=dataset, split="azimuth")
+    split, expected = load_split(config, tmp_path), make_split(train, test, config)
+    assert isinstance(split, Split)
+    for name in ("train", "test", "familiar"):
+        assert same(getattr(split, name), getattr(expected, name)), name
+
+
+def test_load_split_validation_never_opens_the_test_part(tmp_path: Path, make_examples: MakeExamples) -> None:
+    train = make_examples(2, category=[0, 0], instance=[4, 6])
+    save_prepared(prepared_path("toys", "train", tmp_path), train)
+    prepared_path("toys", "test", tmp_path).write_bytes(b"damaged")
+    split = load_split(DataConfig(split="validation"), tmp_path)
+    assert split.test.instance.tolist() == [4]
+    with pytest.raises(ValueError, match=r"toys48-test\.npz"):
+        load_split(DataConfig(split="standard"), tmp_path)
+
+
+def test_load_split_without_data_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMCAPS_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"smallnorb48-train\.npz is not there: .*`emcaps data get`"):
+        load_split(DataConfig(dataset="smallnorb"))

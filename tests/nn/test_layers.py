@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from emcaps import RoutingOutput, class_routing, conv_routing
+from emcaps.nn import ClassCaps, ConvCaps, PrimaryCaps
+
+
+def children(batch=2, height=6, width=7, types=3):
+    generator = torch.Generator().manual_seed(0)
+    return RoutingOutput(
+        torch.randn(batch, height, width, types, 4, 4, generator=generator),
+        torch.rand(batch, height, width, types, generator=generator),
+    )
+
+
+def test_primary_caps_reads_each_position_alone():
+    layer = PrimaryCaps(5, 3)
+    features = torch.randn(2, 5, 6, 7)
+    pose, activation = layer(features)
+    assert pose.shape == (2, 6, 7, 3, 4, 4)
+    assert activation.shape == (2, 6, 7, 3)
+    at = features[1, :, 4, 2]
+    want_pose = (layer.pose.weight[:, :, 0, 0] @ at + layer.pose.bias).view(3, 4, 4)
+    want_activation = (layer.activation.weight[:, :, 0, 0] @ at + layer.activation.bias).sigmoid()
+    torch.testing.assert_close(pose[1, 4, 2], want_pose)
+    torch.testing.assert_close(activation[1, 4, 2], want_activation)
+
+
+def test_conv_caps_is_conv_routing_with_its_parameters():
+    layer = ConvCaps(3, 4, kernel=(2, 3), stride=(2, 1), iterations=2, variance_floor=1e-3)
+    layer.beta_u.data.normal_()
+    layer.beta_a.data.normal_()
+    got = layer(children())
+    want = conv_routing(
+        *children(), layer.weight, layer.beta_u, layer.beta_a, stride=(2, 1), iterations=2, variance_floor=1e-3
+    )
+    assert got.pose.shape == (2, 3, 5, 4, 4, 4)
+    assert torch.equal(got.pose, want.pose)
+    assert torch.equal(got.activation, want.activation)
+
+
+def test_class_caps_is_class_routing_with_its_parameters():
+    layer = ClassCaps(3, 5, iterations=3, final_lambda=0.5)
+    got = layer(children())
+    want = class_routing(*children(), layer.weight, layer.beta_u, layer.beta_a, iterations=3, final_lambda=0.5)
+    assert got.activation.shape == (2, 5)
+    assert torch.equal(got.pose, want.pose)
+    assert torch.equal(got.activation, want.activation)
+
+
+@pytest.mark.parametrize("layer", [ConvCaps(3, 4, stride=2, iterations=3), ClassCaps(3, 5, iterations=3)])
+def test_trace_ends_where_forward_does(layer):
+    trace = layer.trace(children())
+    output = layer(children())
+    assert len(trace) == 3
+    assert torch.equal(trace[-1].mean, output.pose)
+    assert torch.equal(trace[-1].activation, output.activation)
+
+
+def test_layers_name_their_sizes():
+    assert "3, 4, kernel=(3, 3), stride=(2, 2)" in repr(ConvCaps(3, 4, stride=2, iterations=2))
+    assert "3, 5" in repr(ClassCaps(3, 5))
+
+
+def test_conv_caps_rejects_a_kernel_that_makes_no_sense():
+    with pytest.raises(ValueError, match="kernel must be a whole number of at least 1"):
+        ConvCaps(3, 4, kernel=0)

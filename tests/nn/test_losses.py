@@ -1,0 +1,49 @@
+import math
+
+import pytest
+import torch
+
+from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
+
+ACTIVATION = torch.tensor([[0.9, 0.2, 0.6], [0.1, 0.3, 0.5]], dtype=torch.float64)
+TARGET = torch.tensor([0, 1])
+
+
+def loop_spread(margin):
+    total = 0.0
+    for row, target in zip(ACTIVATION.tolist(), TARGET.tolist(), strict=True):
+        total += sum(max(0.0, margin - (row[target] - a)) ** 2 for i, a in enumerate(row) if i != target)
+    return total / len(ACTIVATION)
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.5, 0.9])
+def test_spread_loss_is_the_papers_sum(margin):
+    assert float(spread_loss(ACTIVATION, TARGET, margin)) == pytest.approx(loop_spread(margin), rel=1e-12)
+
+
+def test_spread_loss_is_exactly_zero_beyond_the_margin():
+    assert float(spread_loss(torch.tensor([[0.95, 0.0, 0.04]]), torch.tensor([0]), 0.9)) == 0.0
+
+
+def test_margin_loss_by_hand():
+    want = (0.0 + 0.5 * (0.1**2 + 0.5**2) + 0.6**2 + 0.5 * 0.4**2) / 2
+    assert float(margin_loss(ACTIVATION, TARGET)) == pytest.approx(want, rel=1e-12)
+
+
+def test_cross_entropy_loss_by_hand():
+    want = -(math.log(0.9 / 1.7) + math.log(0.3 / 0.9)) / 2
+    assert float(cross_entropy_loss(ACTIVATION, TARGET)) == pytest.approx(want, rel=1e-9)
+
+
+def test_cross_entropy_loss_of_dead_capsules_is_finite():
+    activation = torch.zeros(1, 3, requires_grad=True)
+    loss = cross_entropy_loss(activation, torch.tensor([1]))
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert bool(activation.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("loss", [lambda a, t: spread_loss(a, t, 0.5), margin_loss, cross_entropy_loss])
+def test_gradients(loss):
+    activation = ACTIVATION.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: loss(a, TARGET), (activation,))

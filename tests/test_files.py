@@ -1,0 +1,52 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from emcaps.files import append_line, atomic_write
+
+
+def test_atomic_write_replaces_the_whole_file(tmp_path):
+    path = tmp_path / "new" / "file.txt"
+    for text in ("first", "second"):
+        with atomic_write(path) as temporary:
+            temporary.write_text(text)
+        assert path.read_text() == text
+    assert os.listdir(path.parent) == ["file.txt"]
+
+
+def test_atomic_write_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="half way"), atomic_write(path) as temporary:  # noqa: PT012
+        temporary.write_text("half")
+        raise RuntimeError("half way")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_atomic_write_makes_an_ordinary_file_not_a_private_one(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with atomic_write(tmp_path / "file") as temporary:
+            temporary.write_text("x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+def test_a_full_disk_is_one_clear_line(tmp_path):
+    with pytest.raises(OSError, match="no space left to write .*metrics.jsonl.*free some space"):
+        (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+        append_line(tmp_path / "metrics.jsonl", "{}")
+
+
+def test_atomic_write_explains_a_full_disk_and_keeps_the_old_file(tmp_path):
+    path = tmp_path / "weights"
+    path.write_text("old")
+    with pytest.raises(OSError, match="no space left to write .*what was there before is untouched"), atomic_write(path):
+        raise OSError(28, "No space left on device")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["weights"]

@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from emcaps.nn import build_network
+from emcaps.train.checkpoint import load, load_network, restore, save_checkpoint, save_weights
+
+
+def trained(config, steps):
+    torch.manual_seed(0)
+    network = build_network(config.network, 1, config.data.crop)
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
+    go_on(network, optimiser, steps)
+    return network, optimiser
+
+
+def go_on(network, optimiser, steps):
+    images = torch.linspace(-1, 1, 2 * 16 * 16).view(2, 1, 16, 16)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        network(images).activation.sum().backward()
+        optimiser.step()
+
+
+def test_restored_training_goes_on_to_the_same_bits(tmp_path, config):
+    straight, _ = trained(config, 6)
+    network, optimiser = trained(config, 3)
+    sums = {"loss": torch.tensor(1.25)}
+    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, sums, config, 3)
+
+    other = build_network(config.network, 1, config.data.crop)
+    other_optimiser = torch.optim.Adam(other.parameters(), lr=1e-2)
+    other_sums = {"loss": torch.zeros(())}
+    checkpoint = load(tmp_path / "c.safetensors")
+    restore(checkpoint, other, other_optimiser, other_sums)
+    go_on(other, other_optimiser, 3)
+    assert checkpoint.step == 3
+    assert checkpoint.config == config
+    assert float(other_sums["loss"]) == 1.25
+    for (name, want), got in zip(straight.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(want, got), name
+
+
+def test_load_network_from_weights_alone(tmp_path, config):
+    network, _ = trained(config, 1)
+    save_weights(tmp_path / "w.safetensors", network, config, 1)
+    loaded, loaded_config, step = load_network(tmp_path / "w.safetensors")
+    assert (loaded_config, step) == (config, 1)
+    for name, value in network.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def test_load_rejects_what_is_missing_damaged_or_foreign(tmp_path, config):
+    from safetensors.torch import save_file
+
+    with pytest.raises(FileNotFoundError, match="there is no file .*missing"):
+        load(tmp_path / "missing")
+    network, _ = trained(config, 1)
+    path = tmp_path / "w.safetensors"
+    save_weights(path, network, config, 1)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"w.safetensors is damaged or not a safetensors file"):
+        load(path)
+    save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(ValueError, match="was not written by emcaps"):
+        load(path)
+
+
+def test_load_network_rejects_tensors_of_another_network(tmp_path, config):
+    network, _ = trained(config, 1)
+    other = config.override({"network.conv2_types": 5})
+    save_weights(tmp_path / "w.safetensors", network, other, 1)
+    with pytest.raises(ValueError, match="does not hold the network that its own config describes"):
+        load_network(tmp_path / "w.safetensors")

@@ -1,0 +1,50 @@
+import pytest
+import torch
+from torch import nn
+
+from emcaps import RoutingOutput
+from emcaps.train import evaluate
+from emcaps.train.evaluate import class_scores
+
+
+class BrightestQuarter(nn.Module):
+    """Answers by which quarter of the crop is brightest; the classes are its quarters."""
+
+    def forward(self, images):
+        half = images.shape[-1] // 2
+        parts = [images[..., :half, :half], images[..., :half, half:], images[..., half:, :half], images[..., half:, half:]]
+        return torch.stack([part.mean((1, 2, 3)) for part in parts], 1)
+
+
+def quarters(labels):
+    images = torch.zeros(len(labels), 1, 48, 48, dtype=torch.uint8)
+    for image, label in zip(images, labels, strict=True):
+        row, column = divmod(label, 2)
+        image[0, 24 * row : 24 * row + 24, 24 * column : 24 * column + 24] = 200
+    return images
+
+
+@pytest.mark.parametrize("crops", [1, 13])
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_evaluate_counts_every_image_once(crops, batch_size):
+    shown, labels = [0, 1, 2, 3, 3, 0, 1], torch.tensor([0, 1, 2, 3, 3, 1, 1])
+    result = evaluate(
+        BrightestQuarter(), quarters(shown), labels, crop=32, classes=4, crops=crops, batch_size=batch_size
+    )
+    assert result.accuracy == 6 / 7
+    assert result.images == 7
+    assert result.confusion == [[1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 2]]
+
+
+def test_evaluate_leaves_the_network_in_the_mode_it_was_in():
+    network = BrightestQuarter()
+    for mode in (True, False):
+        network.train(mode)
+        evaluate(network, quarters([0]), torch.tensor([0]), crop=32, classes=4)
+        assert network.training is mode
+
+
+def test_class_scores_of_capsules_and_of_logits():
+    activation = torch.tensor([[0.2, 0.9]])
+    assert torch.equal(class_scores(RoutingOutput(torch.zeros(1, 2, 4, 4), activation)), activation)
+    torch.testing.assert_close(class_scores(torch.tensor([[0.0, 0.0]])), torch.tensor([[0.5, 0.5]]))

@@ -1,0 +1,198 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from emcaps.config import preset
+from emcaps.train import loop, train
+from emcaps.train.checkpoint import load
+from emcaps.train.run_folder import read_metrics
+
+TIMES = ("images_per_second",)
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def numbers(folder):
+    """The rows of a run without the times, which differ from run to run."""
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in read_metrics(folder)]
+
+
+def weights(folder):
+    return load(folder / "checkpoint.safetensors").tensors
+
+
+def assert_same_run(first, second):
+    assert numbers(first) == numbers(second)
+    for name, value in weights(first).items():
+        assert torch.equal(value, weights(second)[name]), name
+
+
+@pytest.fixture
+def whole_run(tmp_path, config, data_folder):
+    train(config, tmp_path / "whole", device="cpu", data_folder=data_folder)
+    return tmp_path / "whole"
+
+
+def test_a_run_leaves_everything_it_found(whole_run):
+    assert sorted(os.listdir(whole_run)) == [
+        "checkpoint.safetensors",
+        "config.json",
+        "environment.json",
+        "evaluation.json",
+        "metrics.jsonl",
+        "weights.safetensors",
+    ]
+    rows = read_metrics(whole_run)
+    assert [row["step"] for row in rows] == [5, 10, 12, 12]
+    assert rows[0].keys() == {"step", "loss", "accuracy", "learning_rate", "margin", "images_per_second"}
+    assert rows[-1].keys() == {"step", "test_accuracy"}
+
+
+def test_the_same_config_gives_the_same_bits_and_another_seed_does_not(whole_run, tmp_path, config, data_folder):
+    train(config, tmp_path / "again", device="cpu", data_folder=data_folder)
+    assert_same_run(whole_run, tmp_path / "again")
+    train(config.override({"train.seed": 1}), tmp_path / "other", device="cpu", data_folder=data_folder)
+    assert numbers(whole_run) != numbers(tmp_path / "other")
+
+
+@pytest.mark.parametrize("stop_at", [4, 7])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, config, data_folder, stop_at, device):
+    def interrupt(progress):
+        if progress.step == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    train(config, tmp_path / "whole", device=device, data_folder=data_folder)
+    stopped = train(config, tmp_path / "run", device=device, data_folder=data_folder, on_progress=interrupt)
+    assert (stopped.complete, stopped.step) == (False, stop_at)
+    finished = train(config, tmp_path / "run", device=device, data_folder=data_folder, resume=True)
+    assert finished.complete
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_cnn_with_dropout_resumes_to_the_same_bits(tmp_path, config, data_folder):
+    cnn = preset("cnn").override({"data.crop": 16, "train.steps": 6, "train.batch_size": 8, "train.checkpoint_every": 3})
+    train(cnn, tmp_path / "whole", device="cpu", data_folder=data_folder)
+    shorter = cnn.override({"train.steps": 3})
+    train(shorter, tmp_path / "run", device="cpu", data_folder=data_folder)
+    train(cnn, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
+    for name, value in weights(tmp_path / "whole").items():
+        if not name.startswith("sums."):
+            assert torch.equal(value, weights(tmp_path / "run")[name]), name
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from emcaps.config import RunConfig
+from emcaps.train import train
+config = RunConfig.from_json(Path(sys.argv[1]).read_text())
+train(config, Path(sys.argv[2]), device="cpu", data_folder=Path(sys.argv[3]), resume=sys.argv[4] == "resume")
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
+    """Killed outright (SIGKILL), so nothing is saved at the end: the last checkpoint is what there is."""
+    config = config.override({"train.steps": 60, "train.checkpoint_every": 10, "train.log_every": 15})
+    (tmp_path / "config.json").write_text(config.to_json())
+
+    def start(folder, how):
+        command = [sys.executable, "-c", SCRIPT, tmp_path / "config.json", folder, data_folder, how]
+        return subprocess.Popen([str(part) for part in command])
+
+    process = start(tmp_path / "run", "new")
+    checkpoint, deadline = tmp_path / "run" / "checkpoint.safetensors", time.monotonic() + 60
+    while not checkpoint.exists():
+        assert time.monotonic() < deadline, "no checkpoint came"
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    killed_at = load(checkpoint).step
+    assert killed_at < 60
+
+    shutil.copytree(tmp_path / "run", tmp_path / "at_kill")
+    assert start(tmp_path / "run", "resume").wait() == 0
+    assert start(tmp_path / "whole", "new").wait() == 0
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_resume_without_a_checkpoint(tmp_path, config, data_folder):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        train(config, tmp_path / "nothing", device="cpu", data_folder=data_folder, resume=True)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, config, data_folder, monkeypatch):
+    real = loop.loss_of
+
+    def broken(output, target, train_config, step):
+        return real(output, target, train_config, step) * (float("nan") if step >= 6 else 1.0)
+
+    monkeypatch.setattr(loop, "loss_of", broken)
+    with pytest.raises(ValueError, match="the loss became nan by step 8, so the run stops; its last checkpoint is"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, config, data_folder, monkeypatch):
+    from pathlib import Path
+
+    write_bytes, full = Path.write_bytes, []
+
+    def filling(self, content):
+        if "checkpoint" in self.name and full:
+            write_bytes(self, content[: len(content) // 2])
+            raise OSError(28, "No space left on device")
+        full.append(1) if "checkpoint" in self.name else None
+        return write_bytes(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", filling)
+    with pytest.raises(OSError, match="no space left to write .*checkpoint.safetensors; what was there before is"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    monkeypatch.undo()
+    assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4
+    assert train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True).complete
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tmp_path, config, data_folder):
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    train(config.override({"train.steps": 1}), tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert torch.equal(torch.rand(3), want)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize("view", ["mono", "stereo"])
+def test_training_learns(tmp_path, config, data_folder, iterations, view):
+    """The bars of the pattern set are learned well beyond chance, one in five, on unseen instances."""
+    config = config.override(
+        {"train.steps": 120, "train.batch_size": 16, "network.iterations": iterations, "data.view": view}
+    )
+    result = train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert losses[-1] < 0.5 * losses[0]
+    assert result.evaluations["test"].accuracy > 0.6
+
+
+@pytest.mark.parametrize("loss", ["margin", "cross_entropy"])
+def test_training_with_the_other_losses(tmp_path, config, data_folder, loss):
+    config = config.override({"train.steps": 40, "train.loss": loss, "train.log_every": 10})
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert losses[-1] < losses[0]
+
+
+def test_evaluations_while_training(tmp_path, config, data_folder):
+    train(config.override({"train.eval_every": 6}), tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert [row["step"] for row in read_metrics(tmp_path / "run") if "test_accuracy" in row] == [6, 12]
+
+
+def test_tensorboard_on_request(tmp_path, config, data_folder):
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True)
+    assert any("tfevents" in name for name in os.listdir(tmp_path / "run" / "tensorboard"))

@@ -1,0 +1,55 @@
+import json
+
+import pytest
+import torch
+
+from emcaps.train import run_folder
+from emcaps.train.run_folder import append_metrics, forget_metrics_after, read_config, read_metrics, start_run
+
+CPU = torch.device("cpu")
+
+
+def test_start_run_records_config_and_environment(tmp_path, config):
+    start_run(tmp_path / "run", config, CPU)
+    assert read_config(tmp_path / "run") == config
+    found = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert found["torch"] == torch.__version__
+    assert found.keys() >= {"emcaps", "commit", "python", "numpy", "device", "threads", "started"}
+
+
+def test_start_run_refuses_a_folder_that_holds_one(tmp_path, config):
+    start_run(tmp_path, config, CPU)
+    with pytest.raises(ValueError, match="holds a run already: go on with it by --resume"):
+        start_run(tmp_path, config, CPU)
+
+
+def test_read_config_of_something_else(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not a run folder"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"network": ')
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        read_config(tmp_path)
+
+
+def test_metrics_are_forgotten_after_a_step_and_a_cut_line_is_left_out(tmp_path):
+    for step in (5, 10, 15):
+        append_metrics(tmp_path, {"step": step})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [5, 10, 15]
+    forget_metrics_after(tmp_path, 10)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 5}\n{"step": 10}\n'
+
+
+def test_metrics_damaged_in_the_middle(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5}\nrubbish\n{"step": 10}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is damaged"):
+        read_metrics(tmp_path)
+
+
+def test_commit_outside_a_checkout_is_none(monkeypatch):
+    def fail(*_):
+        raise OSError("no git")
+
+    monkeypatch.setattr(run_folder, "_git", fail)
+    assert run_folder.commit() is None
