@@ -38,15 +38,18 @@ def test_atomic_write_makes_an_ordinary_file_not_a_private_one(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
 def test_a_full_disk_is_one_clear_line(tmp_path):
-    with pytest.raises(OSError, match="no space left to write .*metrics.jsonl.*free some space"):
-        (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"no space left to write .*metrics\.jsonl.*free some space"):
         append_line(tmp_path / "metrics.jsonl", "{}")
 
 
 def test_atomic_write_explains_a_full_disk_and_keeps_the_old_file(tmp_path):
     path = tmp_path / "weights"
     path.write_text("old")
-    with pytest.raises(OSError, match="no space left to write .*what was there before is untouched"), atomic_write(path):
+    with (
+        pytest.raises(OSError, match=r"no space left to write .*what was there before is untouched"),
+        atomic_write(path),
+    ):
         raise OSError(28, "No space left on device")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["weights"]

@@ -52,6 +52,9 @@ class NetworkConfig:
     """"mean" divides a parent's data by the layer's mean data; "none" does not (pitfall 2)."""
     competition: str = "all"
     """"all" lets every parent of a child compete; "types" only those at one position (pitfall 3)."""
+    weight_identity: float = 1.0
+    weight_noise: float = 0.2
+    """Training starts from matrices of weight_identity times the identity plus Gaussian noise of this size."""
     impl: str = "auto"
     """Which implementation of the routing runs."""
 
@@ -69,6 +72,12 @@ class NetworkConfig:
             math.isfinite(self.variance_floor) and self.variance_floor >= 0,
             self.variance_floor,
             "network.variance_floor must be zero or more, and finite",
+        )
+        _require(math.isfinite(self.weight_identity), self.weight_identity, "network.weight_identity must be finite")
+        _require(
+            math.isfinite(self.weight_noise) and self.weight_noise >= 0,
+            self.weight_noise,
+            "network.weight_noise must be zero or more, and finite",
         )
         check_name("data scaling", self.data_scaling, DATA_SCALINGS)
         check_name("competition", self.competition, COMPETITIONS)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from routing.compare import assert_close
 
 from emcaps import class_routing, conv_routing
+from routing.compare import assert_close
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

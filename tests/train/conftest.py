@@ -1,7 +1,7 @@
 import pytest
-from patterns import write_patterns
 
 from emcaps.config import RunConfig, preset
+from patterns import write_patterns
 
 
 @pytest.fixture(scope="session")

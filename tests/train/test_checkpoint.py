@@ -52,7 +52,7 @@ def test_load_network_from_weights_alone(tmp_path, config):
 def test_load_rejects_what_is_missing_damaged_or_foreign(tmp_path, config):
     from safetensors.torch import save_file
 
-    with pytest.raises(FileNotFoundError, match="there is no file .*missing"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*missing"):
         load(tmp_path / "missing")
     network, _ = trained(config, 1)
     path = tmp_path / "w.safetensors"

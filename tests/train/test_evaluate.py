@@ -12,7 +12,12 @@ class BrightestQuarter(nn.Module):
 
     def forward(self, images):
         half = images.shape[-1] // 2
-        parts = [images[..., :half, :half], images[..., :half, half:], images[..., half:, :half], images[..., half:, half:]]
+        parts = [
+            images[..., :half, :half],
+            images[..., :half, half:],
+            images[..., half:, :half],
+            images[..., half:, half:],
+        ]
         return torch.stack([part.mean((1, 2, 3)) for part in parts], 1)
 
 

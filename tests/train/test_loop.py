@@ -76,7 +76,9 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, config, data_fold
 
 
 def test_a_cnn_with_dropout_resumes_to_the_same_bits(tmp_path, config, data_folder):
-    cnn = preset("cnn").override({"data.crop": 16, "train.steps": 6, "train.batch_size": 8, "train.checkpoint_every": 3})
+    cnn = preset("cnn").override(
+        {"data.crop": 16, "train.steps": 6, "train.batch_size": 8, "train.checkpoint_every": 3}
+    )
     train(cnn, tmp_path / "whole", device="cpu", data_folder=data_folder)
     shorter = cnn.override({"train.steps": 3})
     train(shorter, tmp_path / "run", device="cpu", data_folder=data_folder)
@@ -152,7 +154,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, config, data_folder, mo
         return write_bytes(self, content)
 
     monkeypatch.setattr(Path, "write_bytes", filling)
-    with pytest.raises(OSError, match="no space left to write .*checkpoint.safetensors; what was there before is"):
+    with pytest.raises(OSError, match=r"no space left to write .*checkpoint\.safetensors; what was there before is"):
         train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     monkeypatch.undo()
     assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4

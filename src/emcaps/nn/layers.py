@@ -22,6 +22,15 @@ from emcaps.routing import (
 from emcaps.routing.geometry import as_pair
 
 
+def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:
+    """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
+
+    Near the identity a child first votes for its own pose, so votes agree from the start; pure noise (0 and 1) scatters
+    them, and training takes several times longer to find agreement.
+    """
+    return identity * torch.eye(4) + noise * torch.randn(*shape, 4, 4)
+
+
 class PrimaryCaps(nn.Module):
     """Capsules from a feature map: at each position a linear map gives the poses, another the activations."""
 
@@ -50,7 +59,8 @@ class ConvCaps(nn.Module):
     >>> parents.pose.shape
     torch.Size([1, 7, 7, 16, 4, 4])
 
-    `routing` takes the keyword arguments of `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
+    `identity` and `noise` set the matrices that training starts from; `routing` takes the keyword arguments of
+    `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
     """
 
     def __init__(
@@ -59,12 +69,14 @@ class ConvCaps(nn.Module):
         out_types: int,
         kernel: int | tuple[int, int] = 3,
         stride: int | tuple[int, int] = 1,
+        identity: float = 1.0,
+        noise: float = 0.2,
         **routing: Any,
     ) -> None:
         super().__init__()
         self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
         self.routing = routing
-        self.weight = nn.Parameter(torch.randn(*self.kernel, in_types, out_types, 4, 4))
+        self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise))
         self.beta_u = nn.Parameter(torch.zeros(out_types))
         self.beta_a = nn.Parameter(torch.zeros(out_types))
 
@@ -83,10 +95,10 @@ class ConvCaps(nn.Module):
 class ClassCaps(nn.Module):
     """One capsule per class, reading every child at every position through matrices shared over positions."""
 
-    def __init__(self, in_types: int, classes: int, **routing: Any) -> None:
+    def __init__(self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.2, **routing: Any) -> None:
         super().__init__()
         self.routing = routing
-        self.weight = nn.Parameter(torch.randn(in_types, classes, 4, 4))
+        self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise))
         self.beta_u = nn.Parameter(torch.zeros(classes))
         self.beta_a = nn.Parameter(torch.zeros(classes))
 

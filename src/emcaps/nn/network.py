@@ -6,7 +6,7 @@ image -> 5x5 convolution, stride 2, A channels, ReLU -> B primary capsule types 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -36,7 +36,9 @@ class MatrixCapsNet(nn.Module):
         if config.kind != "capsules":
             raise ValueError(f"MatrixCapsNet needs a config of kind 'capsules', not {config.kind!r}: use build_network")
         self.config, self.image_channels = config, image_channels
-        routing = {
+        settings: dict[str, Any] = {
+            "identity": config.weight_identity,
+            "noise": config.weight_noise,
             "iterations": config.iterations,
             "final_lambda": config.final_lambda,
             "variance_floor": config.variance_floor,
@@ -48,9 +50,9 @@ class MatrixCapsNet(nn.Module):
             nn.Conv2d(image_channels, config.conv_channels, kernel_size=5, stride=2, padding=2), nn.ReLU()
         )
         self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
-        self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **routing)
-        self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **routing)
-        self.class_caps = ClassCaps(config.conv2_types, config.classes, **routing)
+        self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **settings)
+        self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **settings)
+        self.class_caps = ClassCaps(config.conv2_types, config.classes, **settings)
 
     def forward(self, images: Tensor) -> RoutingOutput:
         """images (B, channels, H, W), standardised."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,11 +22,12 @@ def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
     """A row per category: one picture of each instance, training ones first, seen from spread azimuths."""
     images = []
     for category in range(len(CATEGORIES)):
-        row = []
+        row: list[npt.NDArray[np.uint8]] = []
         for examples in parts.values():
             for instance in np.unique(examples.instance[examples.category == category]):
                 views = np.flatnonzero((examples.category == category) & (examples.instance == instance))
-                row.append(examples.images[views[(2 * len(row) + 1) * len(views) // 20 % len(views)], 0])
+                view = int(views[(2 * len(row) + 1) * len(views) // 20 % len(views)])
+                row.append(examples.images[view, 0])
         images.append(row)
     columns = max(len(row) for row in images)
     blank = np.full_like(images[0][0], 255)

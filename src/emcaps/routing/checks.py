@@ -18,13 +18,17 @@ def check_settings(
 ) -> RoutingSettings:
     if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
         raise ValueError(f"iterations must be a whole number of at least 1, not {iterations!r}: 2 or 3 are usual")
-    if not math.isfinite(final_lambda) or final_lambda <= 0:
+    if not _is_finite_number(final_lambda) or final_lambda <= 0:
         raise ValueError(f"final_lambda must be positive and finite, not {final_lambda!r}: 1.0 is usual")
-    if not math.isfinite(variance_floor) or variance_floor < 0:
+    if not _is_finite_number(variance_floor) or variance_floor < 0:
         raise ValueError(f"variance_floor must be zero or more, and finite, not {variance_floor!r}: 1e-4 is usual")
     check_name("data_scaling", data_scaling, DATA_SCALINGS)
     check_name("competition", competition, COMPETITIONS)
     return RoutingSettings(iterations, float(final_lambda), float(variance_floor), data_scaling, competition)
+
+
+def _is_finite_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_conv_inputs(

@@ -48,7 +48,8 @@ def conv_routing(
         stride: step between windows: a number or (rows, columns). Children that no window covers are ignored.
         iterations: how many M-steps; there is an E-step between each two.
         final_lambda: the inverse temperature that lambda_t = final_lambda (1 - 0.95^(t+1)) rises towards.
-        variance_floor: added to every variance, so that a parent of one child stays finite (pitfall 1).
+        variance_floor: added to every variance, so that a parent of one child stays finite (pitfall 1). Zero brings the
+            pitfall back: infinities and NaN are then the right answer.
         data_scaling: "mean" counts a parent's data relative to the layer's mean data; "none" does not (pitfall 2).
         competition: "all": every parent of a child competes for it; "types": only those at the same position, so that
             each position gets the whole child (pitfall 3). The start is the same for both.

@@ -71,13 +71,16 @@ def device_name(device: torch.device) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source that runs, with "+changes" if files differ from it; None outside a git checkout."""
+    """The commit of the source that runs, with "+changes" if files differ from it.
+
+    Outside a git checkout it is what $EMCAPS_COMMIT says, else None.
+    """
     source = Path(__file__).parent
     try:
         head = _git(source, "rev-parse", "HEAD")
         return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("EMCAPS_COMMIT")
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:

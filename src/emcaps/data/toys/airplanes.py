@@ -1,4 +1,4 @@
-"""Ten airplanes: airliners, fighters, propeller planes, a biplane, a triplane, a cargo plane."""
+"""Ten airplanes."""
 
 from __future__ import annotations
 
@@ -57,23 +57,33 @@ class Airplane(NamedTuple):
 
 
 KINDS = (
+    # airliner with two engines
     Airplane(0.058, span=0.95, chord=(0.2, 0.07), sweep=0.2, engines=((0.17, 0.08),), canopy="window", fin=0.2),
+    # triplane
     Airplane(0.07, span=0.8, chord=(0.17, 0.16), wing=0.14, heights=(-0.8, 0.8, 2.4), nose="propeller", tail_span=0.34,
              fin=0.12, fin_sweep=0.03, gear=0.13, canopy="open", dihedral=0.0),
+    # fighter with two fins
     Airplane(0.05, span=0.68, chord=(0.34, 0.09), sweep=0.2, wing=-0.05, heights=(0.0,), tail="twin", tail_span=0.46,
              nose="pointed", engine="intake", engines=((0.07, -0.1),), fin=0.17, dihedral=0.0, gear=0.07),
+    # low-wing propeller plane
     Airplane(0.062, span=1.12, chord=(0.2, 0.1), wing=0.12, sweep=0.02, heights=(-0.6,), nose="propeller",
              dihedral=0.07, fin=0.14, fin_sweep=0.05, gear=0.1),
+    # airliner with four engines
     Airplane(0.066, span=1.05, chord=(0.24, 0.07), sweep=0.24, engines=((0.16, 0.1), (0.33, 0.0)), canopy="window",
              fin=0.22, tail_span=0.42, fin_sweep=0.12),
+    # business jet
     Airplane(0.054, span=0.85, chord=(0.17, 0.08), sweep=0.1, wing=-0.02, tail="tee", engine="rear",
              engines=((0.1, -0.2),), canopy="window", fin=0.19, tail_span=0.34, fin_sweep=0.13, gear=0.07),
+    # cargo plane
     Airplane(0.075, span=1.2, chord=(0.17, 0.09), wing=0.08, heights=(0.85,), dihedral=0.0, engine="propeller",
              engines=((0.18, 0.12), (0.36, 0.1)), canopy="window", fin=0.22, tail_span=0.46, fin_sweep=0.06, gear=0.06),
+    # delta fighter
     Airplane(0.055, span=0.62, chord=(0.5, 0.05), sweep=0.22, wing=-0.12, heights=(-0.2,), tail="none", nose="pointed",
              fin=0.18, fin_sweep=0.12, dihedral=0.0, gear=0.07, engine="intake", engines=((0.06, 0.02),)),
+    # high-wing propeller plane
     Airplane(0.072, span=1.2, chord=(0.17, 0.14), wing=0.12, heights=(1.1,), nose="propeller", canopy="cabin",
              dihedral=0.02, tail_span=0.42, fin=0.15, fin_sweep=0.06, gear=0.1),
+    # biplane
     Airplane(0.068, span=1.0, chord=(0.17, 0.15), wing=0.12, heights=(-0.7, 2.2), nose="propeller", canopy="open",
              tail_span=0.4, fin=0.14, fin_sweep=0.03, gear=0.12, dihedral=0.02),
 )  # fmt: skip

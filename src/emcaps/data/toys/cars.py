@@ -1,4 +1,4 @@
-"""Ten cars: saloons, hatchbacks, sports cars, an estate, a jeep, a racer, a roadster."""
+"""Ten cars."""
 
 from __future__ import annotations
 
@@ -34,20 +34,30 @@ class Car(NamedTuple):
 
 
 KINDS = (
+    # saloon
     Car(4.5, roof=1.43, boot=0.9, cabin=(0.1, 0.27, 0.53, 0.7), extras=("lights",)),
+    # hatchback
     Car(3.7, roof=1.5, boot=1.0, cabin=(0.0, 0.1, 0.56, 0.78), axles=(0.17, 0.82), extras=("lights",)),
+    # coupé
     Car(4.4, width=1.9, sill=0.2, belt=0.8, bonnet=0.55, boot=0.84, roof=1.16, cabin=(0.08, 0.34, 0.5, 0.72),
         wheel=0.35),
+    # racer
     Car(4.4, width=1.9, sill=0.18, belt=0.72, bonnet=0.48, boot=0.76, roof=1.08, cabin=(0.16, 0.34, 0.46, 0.7),
         wheel=0.36, extras=("spoiler",)),
+    # boxy saloon
     Car(4.7, belt=0.92, bonnet=0.84, boot=0.9, roof=1.46, cabin=(0.2, 0.27, 0.56, 0.64), lean=0.14,
         extras=("bumpers",)),
+    # small car
     Car(3.2, width=1.5, belt=0.9, bonnet=0.8, boot=0.9, roof=1.42, cabin=(0.02, 0.1, 0.6, 0.74), lean=0.2, wheel=0.28,
         axles=(0.15, 0.85), extras=("lights",)),
+    # jeep
     Car(4.1, width=1.8, sill=0.46, belt=1.15, bonnet=1.08, boot=1.1, roof=1.82, cabin=(0.0, 0.02, 0.56, 0.64), lean=0.1,
         wheel=0.44, extras=("spare", "bumpers")),
+    # beetle
     Car(4.1, width=1.4, belt=0.86, bonnet=0.6, boot=0.55, roof=1.56, extras=("beetle", "lights")),
+    # estate
     Car(4.8, roof=1.48, boot=0.95, cabin=(0.0, 0.05, 0.55, 0.7), extras=("rack", "lights")),
+    # roadster
     Car(4.2, width=1.3, sill=0.34, belt=0.84, bonnet=0.78, boot=0.72, extras=("open", "fenders", "lights", "spare")),
 )  # fmt: skip
 
