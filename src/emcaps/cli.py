@@ -246,7 +246,7 @@ def data_make(
     from emcaps.data.toy_set import QUICK, WHOLE, write_toys
     from emcaps.report.progress import counting_bar
 
-    with counting_bar("rendering", "images") as on_progress:
+    with counting_bar("rendering", "toys") as on_progress:
         paths = write_toys(
             folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
         )

@@ -53,7 +53,7 @@ class NetworkConfig:
     competition: str = "all"
     """"all" lets every parent of a child compete; "types" only those at one position (pitfall 3)."""
     weight_identity: float = 1.0
-    weight_noise: float = 0.2
+    weight_noise: float = 0.05
     """Training starts from matrices of weight_identity times the identity plus Gaussian noise of this size."""
     impl: str = "auto"
     """Which implementation of the routing runs."""

@@ -22,11 +22,17 @@ from emcaps.report.tables import confusion_table
 from emcaps.train import TrainResult, load_network, train
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
-SETTINGS = {"data.view": "stereo", "train.log_every": 10, "train.batch_size": 32}
-RUNS = {
-    "tiny": {"train.steps": 400, "network.iterations": 2},
-    "cnn": {"train.steps": 400},
+STEPS = 1200
+SETTINGS = {
+    "data.view": "stereo",
+    "train.steps": STEPS,
+    "train.batch_size": 16,
+    "train.decay_rate": 0.1,
+    "train.decay_steps": STEPS,  # a short run ends at a tenth of the learning rate it began with
+    "train.log_every": 20,
+    "train.checkpoint_every": 100,
 }
+RUNS = {"tiny": "capsules, tiny", "cnn": "CNN baseline"}
 
 
 class DemoResult(NamedTuple):
@@ -36,14 +42,14 @@ class DemoResult(NamedTuple):
 
 
 def demo_config(name: str) -> RunConfig:
-    return preset(name).override(SETTINGS | RUNS[name])
+    return preset(name).override(SETTINGS)
 
 
 def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
     """Everything into `folder`; parts that an earlier demo finished are not done again, interrupted ones go on."""
     data = folder / "data"
     if not all(prepared_path("toys", part, data).exists() for part in ("train", "test")):
-        with counting_bar("rendering toys", "images") as on_progress:
+        with counting_bar("rendering", "toys") as on_progress:
             write_toys(data, views=VIEWS, on_progress=on_progress)
     sheet = folder / "toys.png"
     draw_contact_sheet({part: load_prepared(prepared_path("toys", part, data)) for part in ("train", "test")}, sheet)
@@ -78,7 +84,7 @@ def _comparison(results: dict[str, TrainResult]) -> Table:
         network, config, _ = load_network(result.folder / "weights.safetensors")
         images = config.train.steps * config.train.batch_size
         table.add_row(
-            "capsules, tiny" if name == "tiny" else "CNN baseline",
+            RUNS[name],
             f"{count_parameters(network):,}",
             f"{config.train.steps:,}",
             f"{result.seconds:.0f}",

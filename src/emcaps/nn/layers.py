@@ -70,7 +70,7 @@ class ConvCaps(nn.Module):
         kernel: int | tuple[int, int] = 3,
         stride: int | tuple[int, int] = 1,
         identity: float = 1.0,
-        noise: float = 0.2,
+        noise: float = 0.05,
         **routing: Any,
     ) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ConvCaps(nn.Module):
 class ClassCaps(nn.Module):
     """One capsule per class, reading every child at every position through matrices shared over positions."""
 
-    def __init__(self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.2, **routing: Any) -> None:
+    def __init__(self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.05, **routing: Any) -> None:
         super().__init__()
         self.routing = routing
         self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise))

@@ -21,8 +21,8 @@ def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], No
             metrics = ""
             if progress.row:
                 metrics = (
-                    f"loss {progress.row['loss']:.4f}  accuracy {100 * progress.row['accuracy']:.1f} %  "
-                    f"{progress.row['images_per_second']:,.0f} images/s"
+                    f"loss {progress.row['loss']:.3f} acc {100 * progress.row['accuracy']:.0f}% "
+                    f"{progress.row['images_per_second']:,.0f} img/s"
                 )
             bar.update(task, completed=progress.step, metrics=metrics)
 
@@ -40,10 +40,9 @@ def counting_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 def _bar(*texts: str) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         *(TextColumn(text) for text in texts),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=False),
         console=Console(stderr=True),
     )

@@ -125,5 +125,5 @@ def _em(
         # E-step; its product of 16 Gaussians is a sum of logarithms
         if iteration + 1 < settings.iterations:
             log_norm = 0.5 * (variance.log().sum(-1) + 16 * math.log(2 * math.pi))
-            log_density = -0.5 * (distance / variance[..., None, :, :]).sum(-1) - log_norm[..., None, :]
+            log_density = -0.5 * (distance * (1 / variance)[..., None, :, :]).sum(-1) - log_norm[..., None, :]
             assignment = compete(log_density + F.logsigmoid(logit)[..., None, :])

@@ -47,6 +47,7 @@ class TrainResult(NamedTuple):
     """False if the run was interrupted; it is saved and can be resumed."""
     evaluations: dict[str, Evaluation]
     seconds: float
+    """Of training, over all the times that the run was gone on with."""
 
 
 def train(
@@ -66,7 +67,8 @@ def train(
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     if resume:
-        saved = checkpoints.load(folder / folders.CHECKPOINT)
+        saved = _saved_state(folder, config)
+        folders.continue_run(folder, config, place, saved.step if saved else 0)
     else:
         saved = None
         folders.start_run(folder, config, place)
@@ -83,17 +85,22 @@ def train(
             network.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
         )
         # What the next row of metrics is made of; kept on the device, so that a step does not wait for it.
-        sums = {"loss": torch.zeros((), device=place), "right": torch.zeros((), device=place)}
+        sums = {name: torch.zeros((), device=place) for name in ("steps", "loss", "right")}
         first = 0
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums)
-            folders.forget_metrics_after(folder, saved.step)
             first = saved.step
+        seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, place)
         generator = torch.Generator(place)
-        started, logged_at, logged_step, row = time.perf_counter(), time.perf_counter(), first, dict[str, Any]()
+        started = logged_at = time.perf_counter()
+        logged_step, row = first, dict[str, Any]()
+
+        def seconds() -> float:
+            return seconds_before + time.perf_counter() - started
 
         def save(step: int) -> None:
+            _check_finite(float(sums["loss"]), network, folder, step)
             checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
 
         def log(new_row: dict[str, Any]) -> None:
@@ -107,43 +114,59 @@ def train(
             torch.manual_seed(seed_for(config.train.seed, "dropout", step))
             generator.manual_seed(seed_for(config.train.seed, "augmentation", step))
             batch = order.batch(step)
-            output = network(augment(images[batch], config.data, generator))
-            loss = loss_of(output, labels[batch], config.train, step)
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate_of(config.train, step)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            scores = output.activation if isinstance(output, RoutingOutput) else output
-            sums["loss"] += loss.detach()
-            sums["right"] += (scores.argmax(-1) == labels[batch]).sum()
+            crops = augment(images[batch], config.data, generator)
+            loss, right = train_step(network, optimiser, crops, labels[batch], config.train, step)
+            for name, value in (("steps", 1), ("loss", loss), ("right", right)):
+                sums[name] += value
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:
                 now = time.perf_counter()
+                _check_finite(float(sums["loss"]), network, folder, step)
                 row = _metrics_row(sums, config.train, step)
-                _check_finite(row["loss"], folder, step)
                 row["images_per_second"] = (step - logged_step) * config.train.batch_size / (now - logged_at)
+                row["seconds"] = round(seconds(), 3)
                 logged_at, logged_step = now, step
                 log(row)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 found = evaluate_split(network, split, config, place)
                 log({"step": step} | {f"{name}_accuracy": result.accuracy for name, result in found.items()})
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
-                _check_finite(float(loss.detach()), folder, step)
                 save(step)
             if on_progress is not None:
                 on_progress(Progress(step, config.train.steps, row))
 
         save(step)
-        seconds = time.perf_counter() - started
+        trained_for = seconds()
         if step < config.train.steps:
-            return TrainResult(folder, step, False, {}, seconds)
+            return TrainResult(folder, step, False, {}, trained_for)
         evaluations = evaluate_split(network, split, config, place)
-        log({"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()})
+        last_row = {"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()}
+        if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
+            log(last_row)
         write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
-        return TrainResult(folder, step, True, evaluations, seconds)
+        return TrainResult(folder, step, True, evaluations, trained_for)
+
+
+def train_step(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    crops: Tensor,
+    labels: Tensor,
+    config: TrainConfig,
+    step: int,
+) -> tuple[Tensor, Tensor]:
+    """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right."""
+    output = network(crops)
+    loss = loss_of(output, labels, config, step)
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate_of(config, step)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    scores = output.activation if isinstance(output, RoutingOutput) else output
+    return loss.detach(), (scores.argmax(-1) == labels).sum()
 
 
 def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, step: int) -> Tensor:
@@ -193,7 +216,7 @@ def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int,
 
 def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dict[str, Any]:
     """Means since the last row; empties the sums."""
-    steps = (step - 1) % config.log_every + 1
+    steps = float(sums["steps"])
     row: dict[str, Any] = {
         "step": step,
         "loss": float(sums["loss"]) / steps,
@@ -207,11 +230,28 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
     return row
 
 
-def _check_finite(loss: float, folder: Path, step: int) -> None:
-    if not math.isfinite(loss):
+def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
+    """The checkpoint to go on from; None if the run was stopped before its first, so that it starts over."""
+    before = folders.read_config(folder)
+    if config.override({"train.steps": before.train.steps}) != before:
         raise ValueError(
-            f"the loss became {loss} by step {step}, so the run stops; its last checkpoint is untouched in {folder}: "
-            "lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"
+            f"a resumed run keeps its settings, but {folder} was started with others: only steps may change"
+        )
+    if not (folder / folders.CHECKPOINT).exists():
+        return None
+    saved = checkpoints.load(folder / folders.CHECKPOINT)
+    if saved.step > config.train.steps:
+        raise ValueError(
+            f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"
+        )
+    return saved
+
+
+def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:
+    if not math.isfinite(loss_sum) or not all(bool(value.isfinite().all()) for value in network.parameters()):
+        raise ValueError(
+            f"the loss or the weights became infinite or NaN by step {step}, so the run stops; its last checkpoint is "
+            f"untouched in {folder}: lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"
         )
 
 

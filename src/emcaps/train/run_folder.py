@@ -38,6 +38,15 @@ def start_run(folder: Path, config: RunConfig, device: torch.device) -> None:
     _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
+def continue_run(folder: Path, config: RunConfig, device: torch.device, step: int) -> None:
+    """Note that a run goes on from `step`, and drop the metrics of steps that it will do again."""
+    found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+    found.setdefault("resumed", []).append({"step": step} | environment(device))
+    write_json(folder / ENVIRONMENT, found)
+    _write_text(folder / CONFIG, config.to_json() + "\n")
+    forget_metrics_after(folder, step)
+
+
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     try:
