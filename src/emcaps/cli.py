@@ -311,7 +311,7 @@ def _show_evaluations(evaluations: Any, origin: str) -> None:
     from emcaps.report.tables import confusion_table
 
     for part, result in evaluations.items():
-        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images ({origin})"
+        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
         _console().print(confusion_table(result, CATEGORIES, title))
 
 

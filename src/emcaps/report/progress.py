@@ -24,6 +24,7 @@ def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], No
                     f"loss {progress.row['loss']:.3f} acc {100 * progress.row['accuracy']:.0f}% "
                     f"{progress.row['images_per_second']:,.0f} img/s"
                 )
+            bar.start()
             bar.update(task, completed=progress.step, metrics=metrics)
 
         yield show
@@ -34,11 +35,18 @@ def counting_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """A bar of things done out of a total, with time left."""
     with _bar("{task.completed:,}/{task.total:,} " + unit) as bar:
         task = bar.add_task(what, total=1)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+        yield show
 
 
-def _bar(*texts: str) -> Progress:
-    return Progress(
+@contextmanager
+def _bar(*texts: str) -> Iterator[Progress]:
+    """A bar that appears with the first news of progress, so that an early mistake is told without one."""
+    bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
         *(TextColumn(text) for text in texts),
@@ -46,3 +54,8 @@ def _bar(*texts: str) -> Progress:
         TimeRemainingColumn(elapsed_when_finished=False),
         console=Console(stderr=True),
     )
+    try:
+        yield bar
+    finally:
+        if bar.live.is_started:
+            bar.stop()

@@ -64,11 +64,11 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
 def holdings_table(parts: Mapping[str, Examples], title: str) -> Table:
     """What a data set holds: images, instances and viewpoints of each part."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for column in ("part", "pairs", "categories", "instances", "elevations", "azimuths", "lightings", "mean grey"):
-        table.add_column(column, justify="left" if column == "part" else "right")
+    for column in ("part", "pairs", "categories", "instances", "elevations", "azimuths", "lightings"):
+        table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
     for part, examples in parts.items():
         counts = [len(np.unique(getattr(examples, name))) for name in ("category", "elevation", "azimuth", "lighting")]
         instances = " ".join(str(instance) for instance in np.unique(examples.instance))
-        cells = [str(counts[0]), instances, *(str(count) for count in counts[1:]), f"{examples.images.mean():.0f}"]
+        cells = [str(counts[0]), instances, *(str(count) for count in counts[1:])]
         table.add_row(part, f"{len(examples.images):,}", *cells)
     return table
