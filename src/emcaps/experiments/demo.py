@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from emcaps.nn import MatrixCapsNet
 from emcaps.nn.summary import count_parameters
 from emcaps.report.pictures import draw_contact_sheet, draw_routing
 from emcaps.report.progress import counting_bar, training_bar
-from emcaps.report.tables import confusion_table
+from emcaps.report.tables import confusion_table, plain_table
 from emcaps.train import TrainResult, load_network, train
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
@@ -74,9 +73,7 @@ def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
 
 
 def _comparison(results: dict[str, TrainResult]) -> Table:
-    table = Table(
-        title="Accuracy on instances that were never seen in training", box=box.SIMPLE_HEAD, title_justify="left"
-    )
+    table = plain_table("Accuracy on instances that were never seen in training")
     table.add_column("network")
     for column in ("parameters", "steps", "seconds", "images/s", "test accuracy"):
         table.add_column(column, justify="right")

@@ -64,7 +64,7 @@ def draw_routing(network: MatrixCapsNet, images: Tensor, labels: Sequence[int], 
     titles = [
         "image",
         "primary capsules",
-        *(f"data of the answer,\niteration {t + 1}" for t in range(iterations)),
+        *(f"routed to the answer,\niteration {t + 1}" for t in range(iterations)),
         "classes",
     ]
     for axis, title in zip(axes[0], titles, strict=True):

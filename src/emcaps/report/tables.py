@@ -13,10 +13,15 @@ from emcaps.nn.summary import LayerRow
 from emcaps.train.evaluate import Evaluation
 
 
+def plain_table(title: str) -> Table:
+    """An empty table in the style of them all: a rule below the header, no frame, 80 columns wide at most."""
+    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+
+
 def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
     """The paper's Table 1, with a column of parameters."""
     routed = any(row.mean_data is not None for row in rows)
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = plain_table(title)
     for column in ("Layer", "Details", "Output shape"):
         table.add_column(column, no_wrap=True)
     if routed:
@@ -40,7 +45,7 @@ def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
 
 def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -> Table:
     """Rows are true classes, columns given ones, in percent of the row."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = plain_table(title)
     table.add_column("true \\ given")
     for category in categories:
         table.add_column(category, justify="right")
@@ -55,7 +60,8 @@ def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -
 
 def pairs_table(values: Mapping[str, object], title: str) -> Table:
     """Two columns: names and values."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
+    table = plain_table(title)
+    table.show_header = False
     for name, value in values.items():
         table.add_row(name, str(value))
     return table
@@ -63,7 +69,7 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
 
 def holdings_table(parts: Mapping[str, Examples], title: str) -> Table:
     """What a data set holds: images, instances and viewpoints of each part."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = plain_table(title)
     for column in ("part", "pairs", "categories", "instances", "elevations", "azimuths", "lightings"):
         table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
     for part, examples in parts.items():
