@@ -88,14 +88,13 @@ print(MatrixCapsNet(preset("tiny").network)(torch.zeros(1, 1, 32, 32)).activatio
 
 
 @pytest.mark.parametrize(
-    "command",
-    [["describe"], ["train"], ["eval"], ["info"], ["demo"], ["data", "get"], ["data", "make"], ["data", "show"]],
+    "command", ["describe", "train", "eval", "info", "demo", "data", "data get", "data make", "data show"]
 )
 def test_every_help_has_an_example(emcaps, command):
-    status, out, _ = emcaps(*command, "--help")
+    status, out, _ = emcaps(*command.split(), "--help")
     assert status == 0
     assert re.search(r"Examples?:", out)
-    assert f"emcaps {' '.join(command)}" in out
+    assert f"emcaps {command}" in out
 
 
 def test_version(emcaps):
@@ -136,7 +135,9 @@ def test_describe_every_preset(emcaps, name):
         ),
         (["train", "tiny", "--set", "nonsense"], "emcaps: --set takes NAME=VALUE"),
         (["train", "tiny", "--device", "gpu"], "emcaps: unknown device 'gpu'"),
-        (["train", "tiny"], "emcaps: "),
+        (["train", "tiny", "--set", "network.classes=7"], "emcaps: network.classes must be 5"),
+        (["train", "tiny", "--set", "data.crop=12"], "emcaps: data.crop must be at least 13"),
+        (["describe", "tiny", "--size", "0"], "emcaps: images must be"),
         (["train", "--resume", "nowhere"], "emcaps: nowhere is not a run folder"),
         (["eval", "nowhere"], "emcaps: there is no file nowhere"),
         (["data", "show", "toy"], "emcaps: unknown dataset 'toy': did you mean 'toys'?"),
@@ -273,6 +274,9 @@ def test_toys_in_the_original_format_are_prepared_like_smallnorb(emcaps, tmp_pat
     assert emcaps("data", "make", "--quick", "--originals", "originals")[0] == 0
     assert len(os.listdir(tmp_path / "originals")) == 6
     status, _, err = emcaps("data", "get", "--from", "originals")
+    assert status == 1
+    assert "is not the published file" in err
+    status, _, err = emcaps("data", "get", "--from", "originals", "--unverified")
     assert status == 0, err
     for part in ("train", "test"):
         direct, prepared = (np.load(tmp_path / "data" / f"{name}48-{part}.npz") for name in ("toys", "smallnorb"))

@@ -50,6 +50,9 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"data.fold": 5}, "data.fold must be 0 to 4"),
         ({"data.crop": 50}, "data.crop must be 8 to 48"),
         ({"data.contrast_low": 2.0}, "contrast_low and data.contrast_high must be positive, finite and in this order"),
+        ({"network.classes": 7}, "network.classes must be 5"),
+        ({"data.crop": 12}, "data.crop must be at least 13 for a capsule network"),
+        ({"network.weight_noise": -1}, "network.weight_noise must be zero or more"),
         ({"network.kind": "cnn"}, "train.loss must be 'cross_entropy', not 'spread'"),
     ],
 )

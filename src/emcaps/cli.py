@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,11 +28,14 @@ app = typer.Typer(
     add_completion=False,
     epilog="Start with: [bold]emcaps demo[/bold] (no download, no GPU, minutes)",
 )
-data_app = typer.Typer(help="Fetch, make and look at data.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Fetch, make and look at data.",
+    no_args_is_help=True,
+    epilog="Example: emcaps data make --quick, then emcaps data show toys --png toys.png",
+)
 app.add_typer(data_app, name="data")
 
 PRESET_NAMES = ", ".join(PRESETS)
-PresetArgument = Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
@@ -44,11 +49,24 @@ def main() -> None:
     except (ValueError, OSError) as error:
         if os.environ.get("EMCAPS_DEBUG"):
             raise
-        print(f"emcaps: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        print(f"emcaps: {_in_one_line(error)}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(str(error).split())
+
+
+@contextmanager
+def _interruption(advice: str) -> Iterator[None]:
+    """Say what Ctrl-C left behind."""
+    try:
+        yield
     except KeyboardInterrupt:
-        print("emcaps: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        print(f"emcaps: interrupted; {advice}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _version(wanted: bool) -> None:
@@ -138,7 +156,8 @@ def train(
             on_progress=on_progress,
         )
     if not result.complete:
-        print(f"emcaps: interrupted and saved; go on with: emcaps train --resume {run}", file=sys.stderr)
+        where = f" --folder {folder}" if folder else ""
+        print(f"emcaps: interrupted and saved; go on with: emcaps train --resume {run}{where}", file=sys.stderr)
         raise typer.Exit(130)
     _show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
 
@@ -160,7 +179,7 @@ def evaluate(
     from emcaps.report.progress import counting_bar
     from emcaps.train import load_network
     from emcaps.train.device import pick_device
-    from emcaps.train.loop import evaluate_split, write_evaluations
+    from emcaps.train.evaluate import evaluate_split, write_evaluations
     from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
 
     if run.is_dir():
@@ -207,7 +226,8 @@ def demo(
     """Make toys, train a small capsule network and a CNN on them, compare, and draw what the network routes."""
     from emcaps.experiments.demo import run_demo
 
-    run_demo(run, device, _console())
+    with _interruption("what is done is saved, and the same command goes on"):
+        run_demo(run, device, _console())
 
 
 @data_app.command("get", epilog="Examples:  emcaps data get  |  emcaps data get --from ~/Downloads/smallnorb")
@@ -215,9 +235,12 @@ def data_get(
     source: Annotated[
         Path | None, typer.Option("--from", help="Folder that has the six original files already.")
     ] = None,
+    unverified: Annotated[
+        bool, typer.Option("--unverified", help="Take files with other contents than the published ones.")
+    ] = False,
     folder: FolderOption = None,
 ) -> None:
-    """Download the six smallNORB files (250 MB; resumes), check them, and prepare them to 48x48."""
+    """Download the six smallNORB files (263 MB; resumes), check their SHA-256, and prepare them to 48x48."""
     from emcaps.data.download import fetch_smallnorb
     from emcaps.data.prepared import data_folder
     from emcaps.data.smallnorb import prepare_smallnorb
@@ -225,10 +248,10 @@ def data_get(
 
     if source is None:
         source = data_folder(folder) / "smallnorb-originals"
-        with counting_bar("downloading", "bytes") as on_progress:
+        with _interruption("the same command goes on"), counting_bar("downloading", "bytes") as on_progress:
             fetch_smallnorb(source, on_progress)
     with counting_bar("preparing", "images") as on_progress:
-        paths = prepare_smallnorb(source, folder, on_progress)
+        paths = prepare_smallnorb(source, folder, on_progress, verify=not unverified)
     for path in paths:
         print(path)
 
@@ -246,7 +269,7 @@ def data_make(
     from emcaps.data.toy_set import QUICK, WHOLE, write_toys
     from emcaps.report.progress import counting_bar
 
-    with counting_bar("rendering", "toys") as on_progress:
+    with _interruption("nothing was written"), counting_bar("rendering", "toys") as on_progress:
         paths = write_toys(
             folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
         )
@@ -313,7 +336,3 @@ def _show_evaluations(evaluations: Any, origin: str) -> None:
     for part, result in evaluations.items():
         title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
         _console().print(confusion_table(result, CATEGORIES, title))
-
-
-if __name__ == "__main__":
-    main()

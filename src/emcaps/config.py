@@ -177,13 +177,25 @@ class RunConfig:
             raise ValueError(
                 f"the cnn network gives logits, so train.loss must be 'cross_entropy', not {self.train.loss!r}"
             )
+        _require(self.network.classes == 5, self.network.classes, "network.classes must be 5, as in both data sets")
+        _require(
+            self.network.kind == "cnn" or self.data.crop >= 13,
+            self.data.crop,
+            "data.crop must be at least 13 for a capsule network, whose three layers of windows need as much",
+        )
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        sections = json.loads(text)
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, sections: dict[str, dict[str, Any]]) -> RunConfig:
+        for name in sections:
+            check_name("section", name, ("network", "data", "train"))
+            _require(isinstance(sections[name], dict), sections[name], f"the section {name!r} must hold settings")
         return cls(
             network=_build(NetworkConfig, "network", sections.get("network", {})),
             data=_build(DataConfig, "data", sections.get("data", {})),

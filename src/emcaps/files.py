@@ -17,18 +17,18 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     The old file, if there is one, stays whole until the new one is complete and on disk.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    with explaining_a_full_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
-        os.replace(temporary, path)
-        _flush_to_disk(path.parent)
-    except OSError as error:
-        raise _explained(error, path) from error
+        with explaining_a_full_disk(path):
+            yield temporary
+            _flush_to_disk(temporary)
+            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
+            os.replace(temporary, path)
+            _flush_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -49,18 +49,20 @@ def _umask() -> int:
 
 def append_line(path: str | Path, line: str) -> None:
     """Append one line and hand it to the system at once, so that a killed process loses none."""
+    with explaining_a_full_disk(Path(path)), open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+@contextmanager
+def explaining_a_full_disk(path: Path) -> Iterator[None]:
+    """Turn the system's "No space left on device" into a line that names the file and the remedy."""
     try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        yield
     except OSError as error:
-        raise _explained(error, Path(path)) from error
-
-
-def _explained(error: OSError, path: Path) -> OSError:
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return error
-    return OSError(
-        error.errno,
-        f"no space left to write {path}; what was there before is untouched: free some space or choose another folder, "
-        "then repeat the command",
-    )
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"no space left to write {path}; what was there before is untouched: free some space or choose another "
+            "folder, then repeat the command",
+        ) from error

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +34,10 @@ def halved_by_hand(image: np.ndarray) -> list[list[int]]:
     return [[(2 * sum(square.ravel().tolist()) + 4) // 8 for square in row] for row in squares]
 
 
-def some_matrices(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+def some_matrices(count: int, seed: int = 0, instances: Sequence[int] = (4, 6, 7, 8, 9)) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     info = [
-        rng.integers(0, 10, count),
+        rng.choice(instances, count),
         rng.integers(0, 9, count),
         2 * rng.integers(0, 18, count),
         rng.integers(0, 6, count),
@@ -55,7 +55,7 @@ def row(*values: int) -> np.ndarray:
 
 def write_six(folder: Path, count: int = 3) -> dict[str, dict[str, np.ndarray]]:
     """Small files under the original names, training packed and testing unpacked."""
-    parts = {"train": some_matrices(count), "test": some_matrices(count + 1, seed=1)}
+    parts = {"train": some_matrices(count), "test": some_matrices(count + 1, seed=1, instances=(0, 1, 2, 3, 5))}
     for part, matrices in parts.items():
         for kind, matrix in matrices.items():
             name = original_name(part, kind)
@@ -175,7 +175,7 @@ def test_prepare_part_refuses(kind: str, change: Callable[[np.ndarray], np.ndarr
 def test_prepare_smallnorb_of_packed_and_unpacked_files(tmp_path: Path) -> None:
     parts = write_six(tmp_path / "raw")
     seen: list[tuple[int, int]] = []
-    paths = prepare_smallnorb(tmp_path / "raw", tmp_path / "out", lambda *step: seen.append(step))
+    paths = prepare_smallnorb(tmp_path / "raw", tmp_path / "out", lambda *step: seen.append(step), verify=False)
     assert paths == [tmp_path / "out/smallnorb48-train.npz", tmp_path / "out/smallnorb48-test.npz"]
     assert seen == [(3, 7), (7, 7)]
     for path, matrices in zip(paths, parts.values(), strict=True):
@@ -188,7 +188,7 @@ def test_prepare_smallnorb_prefers_the_unpacked_file(tmp_path: Path) -> None:
     write_six(tmp_path)
     other = some_matrices(3, seed=5)["cat"]
     write_matrix(tmp_path / original_name("train", "cat").removesuffix(".gz"), other)
-    train, _ = prepare_smallnorb(tmp_path, tmp_path)
+    train, _ = prepare_smallnorb(tmp_path, tmp_path, verify=False)
     np.testing.assert_array_equal(load_prepared(train).category, other)
 
 
@@ -198,7 +198,7 @@ def test_prepare_smallnorb_names_missing_files(tmp_path: Path) -> None:
     with pytest.raises(
         FileNotFoundError, match=r"lacks 1 of the six .*training-info\.mat\.gz.*`emcaps data get`.*https"
     ):
-        prepare_smallnorb(tmp_path, tmp_path / "out")
+        prepare_smallnorb(tmp_path, tmp_path / "out", verify=False)
     with pytest.raises(FileNotFoundError, match=r"nowhere lacks 6 of the six"):
         prepare_smallnorb(tmp_path / "nowhere", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -208,7 +208,7 @@ def test_prepare_smallnorb_says_which_files_do_not_belong_together(tmp_path: Pat
     write_six(tmp_path)
     write_matrix(tmp_path / original_name("train", "cat"), np.zeros(9, np.int32))
     with pytest.raises(ValueError, match=r"\(train files\): with 3 images, cat must be int32 of shape \(3,\), not .*9"):
-        prepare_smallnorb(tmp_path, tmp_path / "out")
+        prepare_smallnorb(tmp_path, tmp_path / "out", verify=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -217,7 +217,7 @@ def test_prepare_smallnorb_names_a_damaged_file_once(tmp_path: Path) -> None:
     path = tmp_path / original_name("train", "dat")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=rf"^{path}: expected gzip data of \d+ bytes, found: Compressed file ended"):
-        prepare_smallnorb(tmp_path, tmp_path / "out")
+        prepare_smallnorb(tmp_path, tmp_path / "out", verify=False)
 
 
 def test_prepare_smallnorb_of_exchanged_full_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +226,17 @@ def test_prepare_smallnorb_of_exchanged_full_parts(tmp_path: Path, monkeypatch: 
     info = np.zeros((3, 4), np.int32)
     write_matrix(tmp_path / original_name("train", "info"), info)
     with pytest.raises(ValueError, match=r"\(train files\): the train part must have the instances \(4, 6, 7, 8, 9\)"):
-        prepare_smallnorb(tmp_path, tmp_path / "out")
+        prepare_smallnorb(tmp_path, tmp_path / "out", verify=False)
 
 
-def test_check_full_set_takes_the_published_grid_and_any_smaller_set(make_examples: MakeExamples) -> None:
+def test_check_full_set_takes_the_published_grid_and_any_smaller_set_of_its_instances(
+    make_examples: MakeExamples,
+) -> None:
     check_full_set("train", labels_only(full_labels((4, 6, 7, 8, 9))))
     check_full_set("test", labels_only(full_labels((0, 1, 2, 3, 5))))
-    check_full_set("train", make_examples(5, instance=[0, 1, 2, 3, 5]))
+    check_full_set("train", make_examples(3, instance=[4, 9, 9]))
+    with pytest.raises(ValueError, match="are the training and testing files exchanged"):
+        check_full_set("train", make_examples(3, instance=[4, 9, 5]))
 
 
 def test_check_full_set_refuses_exchanged_parts_and_repeated_views() -> None:
@@ -249,7 +253,7 @@ def test_check_full_set_refuses_exchanged_parts_and_repeated_views() -> None:
 
 
 def test_write_originals_is_read_back_by_prepare_smallnorb(tmp_path: Path) -> None:
-    parts = {"train": some_matrices(3), "test": some_matrices(2, seed=1)}
+    parts = {"train": some_matrices(3), "test": some_matrices(2, seed=1, instances=(0, 1, 2, 3, 5))}
     for part, m in parts.items():
         labels = np.column_stack([m["cat"], m["info"]]).astype(np.int16)
         paths = write_originals(tmp_path, part, m["dat"], labels)
@@ -258,7 +262,7 @@ def test_write_originals_is_read_back_by_prepare_smallnorb(tmp_path: Path) -> No
             again = read_matrix(path)
             assert again.dtype == m[kind].dtype
             np.testing.assert_array_equal(again, m[kind])
-    for path, m in zip(prepare_smallnorb(tmp_path, tmp_path), parts.values(), strict=True):
+    for path, m in zip(prepare_smallnorb(tmp_path, tmp_path, verify=False), parts.values(), strict=True):
         np.testing.assert_array_equal(load_prepared(path).images, area_mean(m["dat"]))
 
 
@@ -299,3 +303,14 @@ def test_write_originals_refuses(
     with pytest.raises(ValueError, match=message):
         write_originals(tmp_path, part, images, labels)
     assert not list(tmp_path.iterdir())
+
+
+def test_prepare_smallnorb_verifies_the_published_bytes(tmp_path: Path) -> None:
+    """Whole files with sensible labels are still not the published ones."""
+    images, labels = np.zeros((1, 2, 96, 96), np.uint8), np.zeros((1, 5), np.int16)
+    for part, instance in (("train", 4), ("test", 0)):
+        labels[:, 1] = instance
+        write_originals(tmp_path, part, images, labels)
+    with pytest.raises(ValueError, match=r"training-cat\.mat\.gz is not the published file \(SHA-256 \w+, published"):
+        prepare_smallnorb(tmp_path, tmp_path)
+    assert len(prepare_smallnorb(tmp_path, tmp_path, verify=False)) == 2

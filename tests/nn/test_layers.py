@@ -62,6 +62,23 @@ def test_layers_name_their_sizes():
     assert "3, 5" in repr(ClassCaps(3, 5))
 
 
+def test_layers_reject_bad_options_when_they_are_made():
+    with pytest.raises(ValueError, match="unknown routing option 'iteration': did you mean 'iterations'"):
+        ConvCaps(3, 4, iteration=3)
+    with pytest.raises(ValueError, match="iterations must be a whole number of at least 1, not 0"):
+        ClassCaps(3, 5, iterations=0)
+    with pytest.raises(ValueError, match="unknown impl 'tritn': did you mean 'triton'"):
+        ConvCaps(3, 4, impl="tritn")
+
+
+def test_matrices_start_as_told():
+    layer = ConvCaps(3, 4, identity=2.0, noise=0.0)
+    assert torch.equal(layer.weight.detach(), (2 * torch.eye(4)).expand(3, 3, 3, 4, 4, 4))
+    torch.manual_seed(0)
+    noise = ClassCaps(64, 64, identity=0.0, noise=0.5).weight.detach()
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.02)
+
+
 def test_conv_caps_rejects_a_kernel_that_makes_no_sense():
     with pytest.raises(ValueError, match="kernel must be a whole number of at least 1"):
         ConvCaps(3, 4, kernel=0)

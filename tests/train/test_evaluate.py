@@ -41,6 +41,28 @@ def test_evaluate_counts_every_image_once(crops, batch_size):
     assert result.confusion == [[1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 2]]
 
 
+class Scores(nn.Module):
+    """The same scores for every image."""
+
+    def __init__(self, *rows):
+        super().__init__()
+        self.rows = torch.tensor(rows)
+
+    def forward(self, images):
+        return RoutingOutput(torch.zeros(1), self.rows.repeat(len(images) // len(self.rows), 1))
+
+
+def test_scores_that_are_not_finite_are_no_answer():
+    with pytest.raises(ValueError, match="infinite or NaN scores"):
+        evaluate(Scores([float("nan")] * 4), quarters([0]), torch.tensor([0]), crop=32, classes=4)
+
+
+def test_a_crop_whose_capsules_are_all_dead_does_not_outvote_the_others():
+    rows = [[0.0, 0.0, 0.0, 0.0]] + [[0.1, 0.9, 0.1, 0.1]] * 12
+    result = evaluate(Scores(*rows), quarters([1]), torch.tensor([1]), crop=32, classes=4, crops=13)
+    assert result.accuracy == 1.0
+
+
 def test_evaluate_leaves_the_network_in_the_mode_it_was_in():
     network = BrightestQuarter()
     for mode in (True, False):

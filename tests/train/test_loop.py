@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from emcaps.config import preset
+from emcaps.data.prepared import fingerprint, load_prepared, prepared_path
 from emcaps.train import loop, train
 from emcaps.train.checkpoint import load
 from emcaps.train.run_folder import read_config, read_metrics, start_run
+from patterns import write_patterns
 
 TIMES = ("images_per_second", "seconds")
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -24,6 +26,10 @@ def numbers(folder):
 
 def weights(folder):
     return load(folder / "checkpoint.safetensors").tensors
+
+
+def fingerprints(folder):
+    return {part: fingerprint(load_prepared(prepared_path("toys", part, folder))) for part in ("train", "test")}
 
 
 def assert_same_run(first, second):
@@ -125,7 +131,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
 
 
 def test_resume_of_a_run_stopped_before_its_first_checkpoint_starts_over(whole_run, tmp_path, config, data_folder):
-    start_run(tmp_path / "run", config, torch.device("cpu"))
+    start_run(tmp_path / "run", config, torch.device("cpu"), fingerprints(data_folder))
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
     assert_same_run(whole_run, tmp_path / "run")
 
@@ -139,6 +145,23 @@ def test_resume_of_nothing_or_with_other_settings(whole_run, tmp_path, config, d
     shorter = config.override({"train.steps": 5})
     with pytest.raises(ValueError, match=r"is at step 12 already, beyond train\.steps 5"):
         train(shorter, whole_run, device="cpu", data_folder=data_folder, resume=True)
+
+
+def test_resume_on_other_data_is_refused(whole_run, tmp_path, config):
+    other = write_patterns(tmp_path / "other", views=3)
+    with pytest.raises(ValueError, match="was trained on other data than this: name the folder of its data"):
+        train(config, whole_run, device="cpu", data_folder=other, resume=True)
+
+
+def test_an_extended_run_does_not_keep_its_old_weights(whole_run, config, data_folder):
+    def interrupt(progress):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    longer = config.override({"train.steps": 20})
+    train(longer, whole_run, device="cpu", data_folder=data_folder, resume=True, on_progress=interrupt)
+    assert not (whole_run / "weights.safetensors").exists()
+    assert not (whole_run / "evaluation.json").exists()
+    assert load(whole_run / "checkpoint.safetensors").step == 13
 
 
 def test_a_complete_run_can_be_resumed_for_nothing_or_for_more_steps(whole_run, tmp_path, config, data_folder):
@@ -258,5 +281,16 @@ def test_evaluations_while_training(tmp_path, config, data_folder):
 
 
 def test_tensorboard_on_request(tmp_path, config, data_folder):
-    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True)
-    assert any("tfevents" in name for name in os.listdir(tmp_path / "run" / "tensorboard"))
+    """The killed part of a run is hidden when the run is gone on with, so that no step shows twice."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def kill(progress):
+        if progress.step == 7:
+            raise RuntimeError("killed")
+
+    config = config.override({"train.log_every": 2})
+    with pytest.raises(RuntimeError, match="killed"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True, on_progress=kill)
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True, resume=True)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8, 10, 12]

@@ -1,4 +1,5 @@
 import json
+import subprocess
 
 import pytest
 import torch
@@ -7,20 +8,22 @@ from emcaps.train import run_folder
 from emcaps.train.run_folder import append_metrics, forget_metrics_after, read_config, read_metrics, start_run
 
 CPU = torch.device("cpu")
+DATA = {"train": "0123", "test": "4567"}
 
 
 def test_start_run_records_config_and_environment(tmp_path, config):
-    start_run(tmp_path / "run", config, CPU)
+    start_run(tmp_path / "run", config, CPU, DATA)
     assert read_config(tmp_path / "run") == config
     found = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert found["torch"] == torch.__version__
+    assert found["data"] == DATA
     assert found.keys() >= {"emcaps", "commit", "python", "numpy", "device", "threads", "started"}
 
 
 def test_start_run_refuses_a_folder_that_holds_one(tmp_path, config):
-    start_run(tmp_path, config, CPU)
+    start_run(tmp_path, config, CPU, DATA)
     with pytest.raises(ValueError, match="holds a run already: go on with it by --resume"):
-        start_run(tmp_path, config, CPU)
+        start_run(tmp_path, config, CPU, DATA)
 
 
 def test_read_config_of_something_else(tmp_path):
@@ -47,9 +50,18 @@ def test_metrics_damaged_in_the_middle(tmp_path):
         read_metrics(tmp_path)
 
 
-def test_commit_outside_a_checkout_is_none(monkeypatch):
-    def fail(*_):
-        raise OSError("no git")
+@pytest.mark.parametrize("content", ["[1]", "{", b"\xff\xfe", ""])
+def test_read_config_that_is_damaged(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        read_config(tmp_path)
 
-    monkeypatch.setattr(run_folder, "_git", fail)
+
+def test_commit_where_the_file_belongs_to_no_checkout(monkeypatch, tmp_path):
+    """Installed below somebody else's checkout: theirs is not our commit."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
+    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
     assert run_folder.commit() is None
+    monkeypatch.setenv("EMCAPS_COMMIT", "abc")
+    assert run_folder.commit() == "abc"

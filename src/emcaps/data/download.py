@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http
 import http.client
 import os
@@ -13,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from emcaps.data.smallnorb import ORIGINALS, Original, Progress, part_of_whole
+from emcaps.data.smallnorb import ORIGINALS, Original, Progress, file_sha256, part_of_whole
+from emcaps.files import explaining_a_full_disk
 
 CHUNK = 1 << 18
 REMEDY = (
@@ -61,14 +61,14 @@ def download(
     ConnectionError when the server cannot be reached or breaks off; ValueError, and no file, when it sends other bytes.
     """
     path = Path(path)
-    if path.is_file() and path.stat().st_size == size and _sha256(path) == sha256:
+    if path.is_file() and path.stat().st_size == size and file_sha256(path) == sha256:
         if on_progress:
             on_progress(size, size)
         return
     partial = path.with_name(path.name + ".part")
     partial.parent.mkdir(parents=True, exist_ok=True)
     _complete(url, partial, size, on_progress, timeout)
-    found = _sha256(partial)
+    found = file_sha256(partial)
     if found != sha256:
         partial.unlink(missing_ok=True)
         raise _other_bytes(url, f"SHA-256 {found}, expected {sha256}")
@@ -91,7 +91,7 @@ def _complete(url: str, partial: Path, size: int, on_progress: Progress | None, 
             if resumed:  # otherwise this may be some page in place of the file, and what we have may be right
                 partial.unlink(missing_ok=True)
             raise _other_bytes(url, f"{have + int(announced)} bytes, expected {size}")
-        with partial.open("ab" if resumed else "wb") as file:
+        with explaining_a_full_disk(partial), partial.open("ab" if resumed else "wb") as file:
             while have <= size and (chunk := _read(url, response)):
                 file.write(chunk)
                 have += len(chunk)
@@ -142,8 +142,3 @@ def _network(url: str) -> Iterator[None]:
     else:
         return
     raise ConnectionError(f"cannot fetch {url}: {reason}: {REMEDY}") from None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

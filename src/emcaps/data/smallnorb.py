@@ -6,6 +6,7 @@ the category; -info int32 (24300, 4), the instance, elevation, azimuth and light
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,13 +115,19 @@ ORIGINALS = (
 
 
 def prepare_smallnorb(
-    raw_folder: str | Path, folder: str | Path | None = None, on_progress: Progress | None = None
+    raw_folder: str | Path,
+    folder: str | Path | None = None,
+    on_progress: Progress | None = None,
+    *,
+    verify: bool = True,
 ) -> list[Path]:
     """Prepare both parts from the six original files in `raw_folder` (.mat.gz, or .mat unpacked); where they are now.
 
-    What is checked is that the files are whole and belong together; `emcaps.data.download` checks their SHA-256.
+    The files must be whole, belong together and, unless `verify` is off, have the published SHA-256.
     """
     files = _find_originals(Path(raw_folder))
+    if verify:
+        _check_published(files)
     labels = {part: (read_matrix(files[part, "cat"]), read_matrix(files[part, "info"])) for part in PARTS}
     done, total = 0, sum(len(cat) for cat, _ in labels.values())
     written = []
@@ -185,18 +192,15 @@ def area_mean(images: npt.NDArray[np.uint8], on_progress: Progress | None = None
 
 
 def check_full_set(part: str, examples: Examples) -> None:
-    """Raise ValueError if `examples` is as many as the published part but not each of its views exactly once.
-
-    Sets of another size are someone's own, and theirs to judge.
-    """
-    if len(examples.category) != FULL_COUNT:
-        return
+    """Raise ValueError if `examples` has instances of the other part, or is full but has not each view exactly once."""
     found = tuple(np.unique(examples.instance).tolist())
-    if found != INSTANCES[part]:
+    if not set(found) <= set(INSTANCES[part]):
         raise ValueError(
             f"the {part} part must have the instances {INSTANCES[part]}, found {found}: "
             "are the training and testing files exchanged?"
         )
+    if len(examples.category) != FULL_COUNT:
+        return
     views = np.stack([getattr(examples, column) for column in LABEL_RANGES], axis=1)
     distinct = len(np.unique(views, axis=0))
     if distinct != FULL_COUNT:
@@ -243,6 +247,23 @@ def write_originals(
         paths.append(Path(folder) / original_name(part, kind, prefix))
         write_matrix(paths[-1], matrix)
     return paths
+
+
+def _check_published(files: dict[tuple[str, str], Path]) -> None:
+    for original in ORIGINALS:
+        path = files[original.part, original.kind]
+        want = original.sha256 if path.suffix == ".gz" else original.unpacked_sha256
+        found = file_sha256(path)
+        if found != want:
+            raise ValueError(
+                f"{path} is not the published file (SHA-256 {found}, published {want}): fetch it again, or take it as "
+                "it is with --unverified"
+            )
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _find_originals(folder: Path) -> dict[tuple[str, str], Path]:

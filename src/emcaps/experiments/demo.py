@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -19,6 +18,7 @@ from emcaps.report.pictures import draw_contact_sheet, draw_routing
 from emcaps.report.progress import counting_bar, training_bar
 from emcaps.report.tables import confusion_table, plain_table
 from emcaps.train import TrainResult, load_network, train
+from emcaps.train.run_folder import CONFIG, WEIGHTS
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
 STEPS = 1200
@@ -34,17 +34,11 @@ SETTINGS = {
 RUNS = {"tiny": "capsules, tiny", "cnn": "CNN baseline"}
 
 
-class DemoResult(NamedTuple):
-    results: dict[str, TrainResult]
-    picture: Path
-    contact_sheet: Path
-
-
 def demo_config(name: str) -> RunConfig:
     return preset(name).override(SETTINGS)
 
 
-def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
+def run_demo(folder: Path, device: str, console: Console) -> None:
     """Everything into `folder`; parts that an earlier demo finished are not done again, interrupted ones go on."""
     data = folder / "data"
     if not all(prepared_path("toys", part, data).exists() for part in ("train", "test")):
@@ -60,7 +54,7 @@ def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
         run = folder / name
         with training_bar(f"training {name}", config.train.steps) as show:
             results[name] = train(
-                config, run, device=device, data_folder=data, resume=(run / "config.json").exists(), on_progress=show
+                config, run, device=device, data_folder=data, resume=(run / CONFIG).exists(), on_progress=show
             )
         if not results[name].complete:
             raise KeyboardInterrupt
@@ -69,7 +63,6 @@ def run_demo(folder: Path, device: str, console: Console) -> DemoResult:
     picture = folder / "routing.png"
     _draw(folder, data, picture)
     console.print(f"what the network sees and routes: {picture}")
-    return DemoResult(results, picture, sheet)
 
 
 def _comparison(results: dict[str, TrainResult]) -> Table:
@@ -78,7 +71,7 @@ def _comparison(results: dict[str, TrainResult]) -> Table:
     for column in ("parameters", "steps", "seconds", "images/s", "test accuracy"):
         table.add_column(column, justify="right")
     for name, result in results.items():
-        network, config, _ = load_network(result.folder / "weights.safetensors")
+        network, config, _ = load_network(result.folder / WEIGHTS)
         images = config.train.steps * config.train.batch_size
         table.add_row(
             RUNS[name],
@@ -93,7 +86,7 @@ def _comparison(results: dict[str, TrainResult]) -> Table:
 
 def _draw(folder: Path, data: Path, picture: Path) -> None:
     """One test image of each category, from the middle of its list."""
-    network, config, _ = load_network(folder / "tiny" / "weights.safetensors")
+    network, config, _ = load_network(folder / "tiny" / WEIGHTS)
     assert isinstance(network, MatrixCapsNet)
     images, labels = to_tensors(
         load_prepared(prepared_path("toys", "test", data)), config.data.view, torch.device("cpu")

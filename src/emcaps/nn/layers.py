@@ -6,7 +6,7 @@ activation (B, H, W, I)), so one layer's result is the next one's input.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,9 @@ from emcaps.routing import (
     conv_routing,
     conv_routing_trace,
 )
+from emcaps.routing.dispatch import checked_options
 from emcaps.routing.geometry import as_pair
+from emcaps.routing.results import RoutingOptions
 
 
 def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:
@@ -71,11 +73,11 @@ class ConvCaps(nn.Module):
         stride: int | tuple[int, int] = 1,
         identity: float = 1.0,
         noise: float = 0.05,
-        **routing: Any,
+        **routing: Unpack[RoutingOptions],
     ) -> None:
         super().__init__()
         self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
-        self.routing = routing
+        self.routing = checked_options(routing)
         self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise))
         self.beta_u = nn.Parameter(torch.zeros(out_types))
         self.beta_a = nn.Parameter(torch.zeros(out_types))
@@ -95,9 +97,11 @@ class ConvCaps(nn.Module):
 class ClassCaps(nn.Module):
     """One capsule per class, reading every child at every position through matrices shared over positions."""
 
-    def __init__(self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.05, **routing: Any) -> None:
+    def __init__(
+        self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.05, **routing: Unpack[RoutingOptions]
+    ) -> None:
         super().__init__()
-        self.routing = routing
+        self.routing = checked_options(routing)
         self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise))
         self.beta_u = nn.Parameter(torch.zeros(classes))
         self.beta_a = nn.Parameter(torch.zeros(classes))

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
-from emcaps.nn.network import MatrixCapsNet, build_network
+from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.network import build_network
 from emcaps.routing import RoutingOutput, max_data, mean_data
+
+
+class LayerDetails(NamedTuple):
+    details: str = ""
+    max_data: int | None = None
+    mean_data: float | None = None
 
 
 class LayerRow(NamedTuple):
     layer: str
     details: str
-    output_shape: tuple[int, ...]
-    """Of the activations, without the batch: (H, W, channels or types)."""
     max_data: int | None
     mean_data: float | None
+    output_shape: tuple[int, ...]
+    """Of the activations, without the batch: (H, W, channels or types)."""
     parameters: int
 
 
@@ -31,18 +39,11 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
         network(torch.zeros(1, image_channels, image_size, image_size))
     for hook in hooks:
         hook.remove()
-    rows = [LayerRow("input", "", (image_size, image_size, image_channels), None, None, 0)]
+    before: tuple[int, ...] = (image_size, image_size, image_channels)
+    rows = [LayerRow("input", *LayerDetails(), before, 0)]
     for name, layer in network.named_children():
-        details, most, mean = "", None, None
-        if isinstance(network, MatrixCapsNet):
-            details, most, mean = _capsule_details(config, name, shapes)
-        else:
-            details = {
-                "conv1": "K=5, S=1, Ch=32, pool 2",
-                "conv2": "K=5, S=1, Ch=64, pool 2",
-                "hidden": "dropout 0.5",
-            }.get(name, "")
-        rows.append(LayerRow(name, details, shapes[name], most, mean, count_parameters(layer)))
+        rows.append(LayerRow(name, *_details(layer, before, shapes[name]), shapes[name], count_parameters(layer)))
+        before = shapes[name]
     return rows
 
 
@@ -50,23 +51,33 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _capsule_details(
-    config: NetworkConfig, name: str, shapes: dict[str, tuple[int, ...]]
-) -> tuple[str, int | None, float | None]:
-    if name == "relu_conv1":
-        return f"K=5, S=2, Ch={config.conv_channels}", None, None
-    if name == "primary_caps":
-        return f"K=1, S=1, Ch={config.primary_types}", None, None
-    before = {"conv_caps1": "primary_caps", "conv_caps2": "conv_caps1", "class_caps": "conv_caps2"}[name]
-    height, width, child_types = shapes[before]
-    rows, columns, parent_types = shapes[name]
-    mean = mean_data((height, width), child_types, (rows, columns), parent_types)
-    if name == "class_caps":
-        return f"flatten, O={parent_types}", max_data((height, width), child_types), mean
-    return f"K=3, S={2 if name == 'conv_caps1' else 1}, O={parent_types}", max_data(3, child_types), mean
+def _details(layer: nn.Module, children: tuple[int, ...], parents: tuple[int, ...]) -> LayerDetails:
+    """In the words of the paper's table. children, parents: (H, W, types) before and after the layer."""
+    if isinstance(layer, PrimaryCaps):
+        return LayerDetails(f"K=1, S=1, Ch={parents[2]}")
+    if isinstance(layer, ConvCaps | ClassCaps):
+        (height, width, child_types), (rows, columns, parent_types) = children, parents
+        mean = mean_data((height, width), child_types, (rows, columns), parent_types)
+        if isinstance(layer, ClassCaps):
+            return LayerDetails(f"flatten, O={parent_types}", max_data((height, width), child_types), mean)
+        kernel, stride = _side(layer.kernel), _side(layer.stride)
+        return LayerDetails(f"K={kernel}, S={stride}, O={parent_types}", max_data(layer.kernel, child_types), mean)
+    parts = []
+    for part in layer.modules():
+        if isinstance(part, nn.Conv2d):
+            parts.append(f"K={part.kernel_size[0]}, S={part.stride[0]}, Ch={part.out_channels}")
+        elif isinstance(part, nn.MaxPool2d):
+            parts.append(f"pool {part.kernel_size}")
+        elif isinstance(part, nn.Dropout):
+            parts.append(f"dropout {part.p}")
+    return LayerDetails(", ".join(parts))
 
 
-def _record(shapes: dict[str, tuple[int, ...]], name: str):  # type: ignore[no-untyped-def]
+def _side(pair: tuple[int, int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}x{pair[1]}"
+
+
+def _record(shapes: dict[str, tuple[int, ...]], name: str) -> Callable[..., None]:
     def hook(_module: nn.Module, _inputs: object, output: RoutingOutput | Tensor) -> None:
         tensor = output.activation if isinstance(output, RoutingOutput) else output
         if tensor.dim() == 4 and isinstance(output, Tensor):

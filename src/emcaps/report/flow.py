@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from emcaps.nn import NetworkTrace
+from emcaps.nn import ConvCaps, MatrixCapsNet, NetworkTrace
 from emcaps.routing.windows import Windows
 
 
-def image_shares(trace: NetworkTrace, classes: Tensor, iteration: int) -> Tensor:
+def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, iteration: int) -> Tensor:
     """(B, H, W) over the primary capsules' grid, summing to 1: where the data of `classes` (B,) came from.
 
     The assignments are those of one iteration: 0 is the even start, -1 what the network ended with.
@@ -23,16 +23,18 @@ def image_shares(trace: NetworkTrace, classes: Tensor, iteration: int) -> Tensor
     chosen = classes.view(-1, 1, 1, 1, 1).expand(*assignment.shape[:-1], 1)
     given = assignment.gather(-1, chosen)[..., 0] * conv2_activation
     shares = given / given.sum((1, 2, 3), keepdim=True).clamp(min=1e-9)
-    shares = _children_shares(shares, trace.conv_caps2[iteration].assignment, trace.conv_caps1[-1].activation, 1)
-    shares = _children_shares(shares, trace.conv_caps1[iteration].assignment, trace.primary_caps.activation, 2)
+    shares = _children_shares(
+        shares, trace.conv_caps2[iteration].assignment, trace.conv_caps1[-1].activation, network.conv_caps2
+    )
+    shares = _children_shares(
+        shares, trace.conv_caps1[iteration].assignment, trace.primary_caps.activation, network.conv_caps1
+    )
     return shares.sum(-1)
 
 
-def _children_shares(parent_shares: Tensor, assignment: Tensor, activation: Tensor, stride: int) -> Tensor:
+def _children_shares(parent_shares: Tensor, assignment: Tensor, activation: Tensor, layer: ConvCaps) -> Tensor:
     """(B, H, W, I) from the parents' shares (B, OH, OW, O) and the assignments (B, OH, OW, KH, KW, I, O)."""
-    windows = Windows(
-        (activation.shape[1], activation.shape[2]), (assignment.shape[3], assignment.shape[4]), (stride, stride)
-    )
+    windows = Windows((activation.shape[1], activation.shape[2]), layer.kernel, layer.stride)
     given = assignment * windows.spread(activation)[..., None]
     per_data = parent_shares / given.sum((3, 4, 5)).clamp(min=1e-9)
-    return windows.total(torch.einsum("bvuyxio,bvuo->bvuyxi", given, per_data))
+    return windows.total(torch.einsum("bvuyxco,bvuo->bvuyxc", given, per_data))

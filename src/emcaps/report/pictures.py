@@ -50,7 +50,7 @@ def draw_routing(network: MatrixCapsNet, images: Tensor, labels: Sequence[int], 
     iterations = len(trace.class_caps)
     activation = trace.class_caps[-1].activation
     answers = activation.argmax(-1)
-    heat = [image_shares(trace, answers, iteration).cpu().numpy() for iteration in range(iterations)]
+    heat = [image_shares(network, trace, answers, iteration).cpu().numpy() for iteration in range(iterations)]
     primary = trace.primary_caps.activation.mean(-1).cpu().numpy()
 
     pyplot = _pyplot()

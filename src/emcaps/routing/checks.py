@@ -9,14 +9,16 @@ from torch import Tensor
 
 from emcaps.config import COMPETITIONS, DATA_SCALINGS
 from emcaps.names import check_name
-from emcaps.routing.geometry import as_pair, parent_grid
+from emcaps.routing.geometry import as_pair, is_whole, parent_grid
 from emcaps.routing.results import RoutingSettings
+
+INPUTS = ("pose", "activation", "weight", "beta_u", "beta_a")
 
 
 def check_settings(
     iterations: int, final_lambda: float, variance_floor: float, data_scaling: str, competition: str
 ) -> RoutingSettings:
-    if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
+    if not is_whole(iterations) or iterations < 1:
         raise ValueError(f"iterations must be a whole number of at least 1, not {iterations!r}: 2 or 3 are usual")
     if not _is_finite_number(final_lambda) or final_lambda <= 0:
         raise ValueError(f"final_lambda must be positive and finite, not {final_lambda!r}: 1.0 is usual")
@@ -24,7 +26,7 @@ def check_settings(
         raise ValueError(f"variance_floor must be zero or more, and finite, not {variance_floor!r}: 1e-4 is usual")
     check_name("data_scaling", data_scaling, DATA_SCALINGS)
     check_name("competition", competition, COMPETITIONS)
-    return RoutingSettings(iterations, float(final_lambda), float(variance_floor), data_scaling, competition)
+    return RoutingSettings(int(iterations), float(final_lambda), float(variance_floor), data_scaling, competition)
 
 
 def _is_finite_number(value: object) -> bool:
@@ -39,6 +41,7 @@ def check_conv_inputs(
     beta_a: Tensor,
     stride: int | tuple[int, int],
 ) -> None:
+    _check_tensors(pose, activation, weight, beta_u, beta_a)
     _check_children(pose, activation)
     if weight.dim() != 6 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
         raise ValueError(f"weight must be (KH, KW, I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
@@ -48,11 +51,18 @@ def check_conv_inputs(
 
 
 def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
+    _check_tensors(pose, activation, weight, beta_u, beta_a)
     _check_children(pose, activation)
     if weight.dim() != 4 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
         raise ValueError(f"weight must be (I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
     _check_parents(pose, weight, beta_u, beta_a, child_axis=0)
     _check_alike(pose, activation, weight, beta_u, beta_a)
+
+
+def _check_tensors(*tensors: object) -> None:
+    for name, tensor in zip(INPUTS, tensors, strict=True):
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name} must be a torch tensor, not {type(tensor).__name__}: use torch.as_tensor")
 
 
 def _check_children(pose: Tensor, activation: Tensor) -> None:
@@ -84,7 +94,7 @@ def _check_parents(pose: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor,
 
 
 def _check_alike(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
-    tensors = {"pose": pose, "activation": activation, "weight": weight, "beta_u": beta_u, "beta_a": beta_a}
+    tensors = dict(zip(INPUTS, (pose, activation, weight, beta_u, beta_a), strict=True))
     if pose.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"pose must be float32 or float64, not {pose.dtype}: convert the inputs with .float()")
     for what in ("dtype", "device"):

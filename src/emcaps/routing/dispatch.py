@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator
+from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from emcaps.config import IMPLEMENTATIONS
@@ -17,9 +19,12 @@ from emcaps.names import check_name
 from emcaps.routing import reference
 from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_settings
 from emcaps.routing.geometry import Pair, as_pair
-from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
+from emcaps.routing.results import RoutingOptions, RoutingOutput, RoutingStep, RoutingTrace
 
 logger = logging.getLogger("emcaps")
+
+Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Settings: TypeAlias = tuple[int, float, float, str, str]
 
 
 def conv_routing(
@@ -58,10 +63,12 @@ def conv_routing(
     Returns:
         RoutingOutput: pose (B, OH, OW, O, 4, 4) and activation (B, OH, OW, O).
     """
-    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    check_conv_inputs(pose, activation, weight, beta_u, beta_a, stride)
-    choose_implementation(impl)
-    steps = reference.conv_routing_steps(pose, activation, weight, beta_u, beta_a, as_pair("stride", stride), settings)
+    steps = _conv_steps(
+        (pose, activation, weight, beta_u, beta_a),
+        stride,
+        (iterations, final_lambda, variance_floor, data_scaling, competition),
+        choose_implementation(impl),
+    )
     return _last(steps)
 
 
@@ -92,10 +99,12 @@ def class_routing(
     Returns:
         RoutingOutput: pose (B, O, 4, 4) and activation (B, O).
     """
-    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    check_class_inputs(pose, activation, weight, beta_u, beta_a)
-    choose_implementation(impl)
-    return _last(reference.class_routing_steps(pose, activation, weight, beta_u, beta_a, settings))
+    steps = _class_steps(
+        (pose, activation, weight, beta_u, beta_a),
+        (iterations, final_lambda, variance_floor, data_scaling, competition),
+        choose_implementation(impl),
+    )
+    return _last(steps)
 
 
 def conv_routing_trace(
@@ -117,12 +126,13 @@ def conv_routing_trace(
 
     Only the reference keeps them, so `impl` must be "auto" or "reference".
     """
-    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    check_conv_inputs(pose, activation, weight, beta_u, beta_a, stride)
-    _check_traceable(impl)
-    return RoutingTrace(
-        reference.conv_routing_steps(pose, activation, weight, beta_u, beta_a, as_pair("stride", stride), settings)
+    steps = _conv_steps(
+        (pose, activation, weight, beta_u, beta_a),
+        stride,
+        (iterations, final_lambda, variance_floor, data_scaling, competition),
+        _traceable(impl),
     )
+    return RoutingTrace(steps)
 
 
 def class_routing_trace(
@@ -140,22 +150,40 @@ def class_routing_trace(
     impl: str = "auto",
 ) -> RoutingTrace:
     """`class_routing` with every iteration kept. `impl` must be "auto" or "reference"."""
-    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    check_class_inputs(pose, activation, weight, beta_u, beta_a)
-    _check_traceable(impl)
-    return RoutingTrace(reference.class_routing_steps(pose, activation, weight, beta_u, beta_a, settings))
+    steps = _class_steps(
+        (pose, activation, weight, beta_u, beta_a),
+        (iterations, final_lambda, variance_floor, data_scaling, competition),
+        _traceable(impl),
+    )
+    return RoutingTrace(steps)
 
 
 def choose_implementation(impl: str) -> str:
     """The implementation that runs: `impl` itself if it can, else a ValueError with the reasons; "auto" chooses."""
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl == "auto":
-        log_choice("reference")
+        if not torch.compiler.is_compiling():
+            log_choice("reference")
         return "reference"
     reasons = unavailable(impl)
     if reasons:
         raise ValueError(f"impl={impl!r} cannot run: {'; '.join(reasons)}: use impl='auto' or 'reference'")
     return impl
+
+
+def checked_options(options: RoutingOptions) -> RoutingOptions:
+    """The options of a layer, checked when the layer is made and not only when it first runs."""
+    for name in options:
+        check_name("routing option", name, RoutingOptions.__annotations__)
+    check_settings(
+        options.get("iterations", 3),
+        options.get("final_lambda", 1.0),
+        options.get("variance_floor", 1e-4),
+        options.get("data_scaling", "mean"),
+        options.get("competition", "all"),
+    )
+    check_name("impl", options.get("impl", "auto"), IMPLEMENTATIONS)
+    return options
 
 
 def unavailable(impl: str) -> list[str]:
@@ -169,12 +197,28 @@ def log_choice(impl: str) -> None:
     logger.info("impl='auto' runs the %s implementation of EM routing", impl)
 
 
-def _check_traceable(impl: str) -> None:
+def _traceable(impl: str) -> str:
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
+    return "reference"
+
+
+def _conv_steps(inputs: Inputs, stride: int | Pair, settings: Settings, impl: str) -> Iterator[RoutingStep]:
+    checked = check_settings(*settings)
+    check_conv_inputs(*inputs, stride)
+    assert impl == "reference"
+    return reference.conv_routing_steps(*inputs, as_pair("stride", stride), checked)
+
+
+def _class_steps(inputs: Inputs, settings: Settings, impl: str) -> Iterator[RoutingStep]:
+    checked = check_settings(*settings)
+    check_class_inputs(*inputs)
+    assert impl == "reference"
+    return reference.class_routing_steps(*inputs, checked)
 
 
 def _last(steps: Iterator[RoutingStep]) -> RoutingOutput:
-    *_, step = steps
-    return RoutingOutput(step.mean, step.activation)
+    for step in steps:  # one at a time, so that without gradients each iteration's assignments are freed
+        last = RoutingOutput(step.mean, step.activation)
+    return last

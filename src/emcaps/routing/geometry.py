@@ -17,15 +17,19 @@ Pair: TypeAlias = tuple[int, int]
 def as_pair(name: str, value: int | Pair) -> Pair:
     """(rows, columns) from a number or a pair of numbers, each at least 1."""
     numbers = value if isinstance(value, (tuple, list)) else (value, value)
-    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
-    if len(numbers) != 2 or not whole or min(numbers) < 1:
+    if len(numbers) != 2 or not all(is_whole(number) and number >= 1 for number in numbers):
         raise ValueError(
             f"{name} must be a whole number of at least 1 or a pair (rows, columns) of them, not {value!r}"
         )
-    return numbers[0], numbers[1]
+    return int(numbers[0]), int(numbers[1])
 
 
-def parent_grid(child_grid: Pair, kernel: int | Pair, stride: int | Pair) -> Pair:
+def is_whole(value: object) -> bool:
+    """Python's and numpy's integers, but not True and False."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def parent_grid(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> Pair:
     """Rows and columns of parents: as many as fit without padding."""
     height, width = as_pair("grid", child_grid)
     kernel_height, kernel_width = as_pair("kernel", kernel)
@@ -38,20 +42,21 @@ def parent_grid(child_grid: Pair, kernel: int | Pair, stride: int | Pair) -> Pai
     return (height - kernel_height) // stride_rows + 1, (width - kernel_width) // stride_columns + 1
 
 
-def spatial_routing_map(child_grid: Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.bool_]:
+def spatial_routing_map(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.bool_]:
     """Which parent positions (rows of the map) read which child positions (its columns), both counted row by row."""
-    grid = parent_grid(child_grid, kernel, stride)
-    kernels, strides = as_pair("kernel", kernel), as_pair("stride", stride)
-    rows, columns = (_reads_along(*axis) for axis in zip(grid, child_grid, kernels, strides, strict=True))
+    rows, columns = _reads_along_both(child_grid, kernel, stride)
     return np.kron(rows, columns)
 
 
-def parents_per_child(child_grid: Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.int64]:
+def parents_per_child(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.int64]:
     """(H, W): how many parent positions read each child position; zero where none does."""
-    grid = parent_grid(child_grid, kernel, stride)
-    kernels, strides = as_pair("kernel", kernel), as_pair("stride", stride)
-    rows, columns = (_reads_along(*axis).sum(axis=0) for axis in zip(grid, child_grid, kernels, strides, strict=True))
-    return np.outer(rows, columns)
+    rows, columns = _reads_along_both(child_grid, kernel, stride)
+    return np.outer(rows.sum(axis=0), columns.sum(axis=0))
+
+
+def _reads_along_both(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> list[npt.NDArray[np.bool_]]:
+    pairs = as_pair("grid", child_grid), as_pair("kernel", kernel), as_pair("stride", stride)
+    return [_reads_along(*axis) for axis in zip(parent_grid(child_grid, kernel, stride), *pairs, strict=True)]
 
 
 def _reads_along(parents: int, children: int, kernel: int, stride: int) -> npt.NDArray[np.bool_]:

@@ -2,6 +2,8 @@
 
 Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel; N the children
 that one parent reads (KH KW I of them, or H W I in a class layer); h the 16 elements of a pose, row by row.
+In the einsums: v, u parent row and column; y, x kernel offset; h, w child row and column; c, o child and parent type;
+i, j, k rows and columns of the 4x4 matrices.
 Everything lives on the edges that exist, (..., N, O): there is no table of all children by all parents.
 """
 
@@ -113,11 +115,11 @@ def _em(
     assignment = start[..., None].expand(*votes.shape[:-1])
     for iteration in range(settings.iterations):
         # M-step
-        weight = assignment * activation[..., None]
-        data = weight.sum(-2)
-        mean = (weight[..., None] * votes).sum(-3) / (data[..., None] + EPSILON)
+        share = assignment * activation[..., None]
+        data = share.sum(-2)
+        mean = (share[..., None] * votes).sum(-3) / (data[..., None] + EPSILON)
         distance = (votes - mean[..., None, :, :]).square()
-        variance = (weight[..., None] * distance).sum(-3) / (data[..., None] + EPSILON) + settings.variance_floor
+        variance = (share[..., None] * distance).sum(-3) / (data[..., None] + EPSILON) + settings.variance_floor
         cost = (beta_u[:, None] + 0.5 * variance.log()).sum(-1) * data / data_unit
         logit = routing_lambda(iteration, settings.final_lambda) * (beta_a - cost)
         yield RoutingStep(assignment, mean.unflatten(-1, (4, 4)), variance.unflatten(-1, (4, 4)), cost, logit.sigmoid())

@@ -6,7 +6,7 @@ parent grid, and children in place of kernel offsets.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from torch import Tensor
 
@@ -67,6 +67,17 @@ class RoutingSettings(NamedTuple):
     variance_floor: float
     data_scaling: str
     competition: str
+
+
+class RoutingOptions(TypedDict, total=False):
+    """The keyword arguments of `conv_routing` and `class_routing` that a layer keeps."""
+
+    iterations: int
+    final_lambda: float
+    variance_floor: float
+    data_scaling: str
+    competition: str
+    impl: str
 
 
 def routing_lambda(iteration: int, final_lambda: float) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -40,5 +39,5 @@ class Windows(NamedTuple):
             for x in range(self.kernel[1]):
                 last_row, last_column = y + self.stride[0] * (rows - 1), x + self.stride[1] * (columns - 1)
                 part = result[:, y : last_row + 1 : self.stride[0], x : last_column + 1 : self.stride[1]]
-                torch.maximum(part, windows[:, :, :, y, x], out=part)
+                part.copy_(part.maximum(windows[:, :, :, y, x]))
         return result

@@ -22,7 +22,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed memory for reuse.
+    """Tell glibc to keep freed memory for reuse, in the whole process.
 
     Routing on a CPU makes and drops large temporaries; by default each goes back to the system and is mapped and zeroed
     anew, which takes two thirds of the time of a step at batch 64. Elsewhere than on glibc this does nothing.
@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1
     try:
         libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(mmap_threshold, 2**30)
-        libc.mallopt(trim_threshold, most)
+        if libc.mallopt(mmap_threshold, 2**30):  # some versions of glibc take no more than 32 MB
+            libc.mallopt(trim_threshold, most)
     except (OSError, AttributeError):
         return

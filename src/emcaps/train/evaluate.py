@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from emcaps.data.augment import evaluation_crops
+from emcaps.config import RunConfig
+from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.splits import Split
 from emcaps.routing import RoutingOutput
+from emcaps.train.run_folder import write_json
 
 
 class Evaluation(NamedTuple):
@@ -39,18 +43,52 @@ def evaluate(
     """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
     was_training = network.training
     network.eval()
+    finite = torch.ones((), dtype=torch.bool, device=images.device)
     counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
     for start in range(0, len(images), batch_size):
         batch = evaluation_crops(images[start : start + batch_size], crop, crops)
         with torch.no_grad():
             scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
         if crops > 1:
-            scores = scores / scores.sum(-1, keepdim=True)
+            scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+        finite &= scores.isfinite().all()
         given = scores.sum(1).argmax(-1)
         counts += torch.bincount(labels[start : start + batch_size] * classes + given, minlength=classes * classes)
         if on_progress is not None:
             on_progress(min(start + batch_size, len(images)), len(images))
     network.train(was_training)
+    if not finite:
+        raise ValueError("the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use")
     confusion: list[list[int]] = counts.view(classes, classes).tolist()
     right = sum(confusion[label][label] for label in range(classes))
     return Evaluation(right / len(images), len(images), confusion)
+
+
+def evaluate_split(
+    network: nn.Module,
+    split: Split,
+    config: RunConfig,
+    device: torch.device,
+    crops: int = 1,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Evaluation]:
+    """Evaluate on the split's test examples and, for novel viewpoints, on its familiar ones."""
+    results = {}
+    for name, examples in (("test", split.test), ("familiar", split.familiar)):
+        if examples is not None:
+            images, labels = to_tensors(examples, config.data.view, device)
+            results[name] = evaluate(
+                network,
+                images,
+                labels,
+                crop=config.data.crop,
+                classes=config.network.classes,
+                crops=crops,
+                batch_size=max(1, (256 if device.type == "cuda" else 32) // crops),
+                on_progress=on_progress,
+            )
+    return results
+
+
+def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:
+    write_json(path, {"step": step, "crops": crops} | {name: result._asdict() for name, result in evaluations.items()})

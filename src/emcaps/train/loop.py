@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment, to_tensors
-from emcaps.data.splits import Split, load_split
+from emcaps.data.prepared import fingerprint
+from emcaps.data.splits import load_split
 from emcaps.nn import build_network, cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.device import keep_freed_memory, pick_device
-from emcaps.train.evaluate import Evaluation, evaluate
+from emcaps.train.evaluate import Evaluation, class_scores, evaluate_split, write_evaluations
 from emcaps.train.randomness import ExampleOrder, seed_for
 from emcaps.train.schedules import learning_rate, spread_margin
 
@@ -66,18 +67,19 @@ def train(
         keep_freed_memory()
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
+    data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume:
         saved = _saved_state(folder, config)
-        folders.continue_run(folder, config, place, saved.step if saved else 0)
+        folders.continue_run(folder, config, place, data, saved.step if saved else 0)
     else:
         saved = None
-        folders.start_run(folder, config, place)
+        folders.start_run(folder, config, place, data)
 
     with (
         _own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
-        _tensorboard(folder, tensorboard) as board,
+        _tensorboard(folder, tensorboard, saved.step if saved else 0) as board,
     ):
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
@@ -93,8 +95,8 @@ def train(
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, place)
         generator = torch.Generator(place)
-        started = logged_at = time.perf_counter()
-        logged_step, row = first, dict[str, Any]()
+        started = time.perf_counter()
+        logged_step, logged_at, row = first, seconds_before, dict[str, Any]()
 
         def seconds() -> float:
             return seconds_before + time.perf_counter() - started
@@ -121,16 +123,15 @@ def train(
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:
-                now = time.perf_counter()
                 _check_finite(float(sums["loss"]), network, folder, step)
                 row = _metrics_row(sums, config.train, step)
-                row["images_per_second"] = (step - logged_step) * config.train.batch_size / (now - logged_at)
+                row["images_per_second"] = (step - logged_step) * config.train.batch_size / (seconds() - logged_at)
                 row["seconds"] = round(seconds(), 3)
-                logged_at, logged_step = now, step
+                logged_at, logged_step = seconds(), step
                 log(row)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 found = evaluate_split(network, split, config, place)
-                log({"step": step} | {f"{name}_accuracy": result.accuracy for name, result in found.items()})
+                log(accuracy_row(step, found))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None:
@@ -141,7 +142,7 @@ def train(
         if step < config.train.steps:
             return TrainResult(folder, step, False, {}, trained_for)
         evaluations = evaluate_split(network, split, config, place)
-        last_row = {"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()}
+        last_row = accuracy_row(step, evaluations)
         if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
             log(last_row)
         write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
@@ -165,8 +166,7 @@ def train_step(
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-    scores = output.activation if isinstance(output, RoutingOutput) else output
-    return loss.detach(), (scores.argmax(-1) == labels).sum()
+    return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
 
 
 def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, step: int) -> Tensor:
@@ -182,36 +182,8 @@ def learning_rate_of(config: TrainConfig, step: int) -> float:
     return learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
 
 
-def evaluate_split(
-    network: nn.Module,
-    split: Split,
-    config: RunConfig,
-    device: torch.device,
-    crops: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Evaluation]:
-    """Evaluate on the split's test examples and, for novel viewpoints, on its familiar ones."""
-    results = {}
-    for name, examples in (("test", split.test), ("familiar", split.familiar)):
-        if examples is not None:
-            images, labels = to_tensors(examples, config.data.view, device)
-            results[name] = evaluate(
-                network,
-                images,
-                labels,
-                crop=config.data.crop,
-                classes=config.network.classes,
-                crops=crops,
-                batch_size=max(1, (256 if device.type == "cuda" else 32) // crops),
-                on_progress=on_progress,
-            )
-    return results
-
-
-def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:
-    folders.write_json(
-        path, {"step": step, "crops": crops} | {name: result._asdict() for name, result in evaluations.items()}
-    )
+def accuracy_row(step: int, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
+    return {"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()}
 
 
 def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dict[str, Any]:
@@ -295,7 +267,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _tensorboard(folder: Path, wanted: bool) -> Iterator[Any]:
+def _tensorboard(folder: Path, wanted: bool, step: int) -> Iterator[Any]:
+    """A writer that hides what an earlier try logged after `step`."""
     if not wanted:
         yield None
         return
@@ -303,5 +276,5 @@ def _tensorboard(folder: Path, wanted: bool) -> Iterator[Any]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("TensorBoard is not installed: pip install 'emcaps[tensorboard]', or leave it out") from None
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
+    with SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1) as writer:
         yield writer

@@ -30,18 +30,25 @@ CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
 
 
-def start_run(folder: Path, config: RunConfig, device: torch.device) -> None:
-    """Make the folder of a new run; refuse one that holds a run already."""
+def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
+    """Make the folder of a new run; refuse one that holds a run already. `data` names each part's fingerprint."""
     if (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
-    write_json(folder / ENVIRONMENT, environment(device))
+    write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
     _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
-def continue_run(folder: Path, config: RunConfig, device: torch.device, step: int) -> None:
-    """Note that a run goes on from `step`, and drop the metrics of steps that it will do again."""
-    found = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
+def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
+    """Note that a run goes on from `step`, and drop what it will find again: metrics, weights, evaluation."""
+    found = _read_json(folder / ENVIRONMENT)
+    if found.get("data") != dict(data):
+        raise ValueError(
+            f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
+        )
     found.setdefault("resumed", []).append({"step": step} | environment(device))
+    if step < config.train.steps:
+        for name in (WEIGHTS, EVALUATION):
+            (folder / name).unlink(missing_ok=True)
     write_json(folder / ENVIRONMENT, found)
     _write_text(folder / CONFIG, config.to_json() + "\n")
     forget_metrics_after(folder, step)
@@ -49,12 +56,9 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, step: in
 
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
-    try:
-        return RunConfig.from_json((folder / CONFIG).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{folder / CONFIG} is damaged ({error}): restore it from another copy") from error
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}")
+    return RunConfig.from_dict(_read_json(folder / CONFIG))
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -86,6 +90,7 @@ def commit() -> str | None:
     """
     source = Path(__file__).parent
     try:
+        _git(source, "ls-files", "--error-unmatch", __file__)  # else this is a checkout of something else around us
         head = _git(source, "rev-parse", "HEAD")
         return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
@@ -114,6 +119,16 @@ def forget_metrics_after(folder: Path, step: int) -> None:
     """Drop rows of steps that a resumed run will do again."""
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     _write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:  # not JSON, or not even text
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged (it holds no settings): restore it from another copy")
+    return value
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from emcaps.data.prepared import CATEGORIES
+from emcaps.data.smallnorb import INSTANCES, area_mean
 from emcaps.data.toys.airplanes import build_airplane
 from emcaps.data.toys.animals import build_animal
 from emcaps.data.toys.cars import build_car
@@ -26,9 +28,7 @@ from emcaps.data.toys.workers import call_in_processes
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int16]
 
-CATEGORIES = ("animal", "human", "airplane", "truck", "car")
-TRAIN_INSTANCES = (4, 6, 7, 8, 9)
-TEST_INSTANCES = (0, 1, 2, 3, 5)
+TRAIN_INSTANCES, TEST_INSTANCES = INSTANCES["train"], INSTANCES["test"]
 _BUILDERS: tuple[Callable[[int, np.random.Generator], list[Solid]], ...] = (
     build_animal,
     build_human,
@@ -63,7 +63,7 @@ def render_instance(
     full = photographs(scene, [ELEVATIONS[e] for e in elevations], [10 * a for a in azimuths], lightings)
     images = full.reshape(-1, 2, FULL_SIZE, FULL_SIZE)
     if size < FULL_SIZE:
-        images = _halved(images)
+        images = area_mean(images)
     plan = itertools.product([category], [instance], elevations, azimuths, lightings)
     return images, np.array(list(plan), np.int16).reshape(-1, 5)
 
@@ -120,14 +120,6 @@ def _render_all(jobs: Sequence[dict[str, Any]], workers: int) -> Iterator[tuple[
         yield from call_in_processes(render_instance, jobs, workers)
     else:
         yield from ((index, render_instance(**job)) for index, job in enumerate(jobs))
-
-
-def _halved(images: Images) -> Images:
-    """Means over blocks of 2 x 2 pixels, rounded to the nearest (a half upwards)."""
-    total = images[..., ::2, ::2].astype(np.uint16)
-    for rows, columns in ((0, 1), (1, 0), (1, 1)):
-        total += images[..., rows::2, columns::2]
-    return ((total + 2) // 4).astype(np.uint8)
 
 
 def _check_plan(

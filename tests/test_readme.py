@@ -1,0 +1,56 @@
+"""What the README shows is what happens."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_python_runs_and_gives_the_shapes():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    assert out.getvalue().split("torch.Size")[1:] == [
+        "([1, 7, 7, 16, 4, 4]) ",
+        "([1, 5]) ",
+        "([1, 7, 7, 3, 3, 8, 16])\n",
+    ]
+
+
+def test_describe_prints_what_is_shown(monkeypatch, capsys):
+    from emcaps import cli
+
+    shown = re.search(r"\$ emcaps describe small\n(.*?)```", README, re.S).group(1)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.argv", ["emcaps", "describe", "small"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.rstrip() for line in shown.splitlines()] == printed
+
+
+def test_every_link_to_a_file_leads_somewhere():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert len(links) > 10
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_the_first_look_table_is_what_the_recorded_runs_say():
+    import json
+
+    rows = re.findall(r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \| \[run\]\((results/first-look/[^)]+)\)", README)
+    assert len(rows) == 6
+    for first, last, accuracy, folder in rows:
+        metrics = [json.loads(line) for line in (ROOT / folder / "metrics.jsonl").read_text().splitlines()]
+        losses = [row["loss"] for row in metrics if "loss" in row]
+        evaluation = json.loads((ROOT / folder / "evaluation.json").read_text())
+        assert (f"{losses[0]:.3f}", f"{losses[-1]:.3f}") == (first, last), folder
+        assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
