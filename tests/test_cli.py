@@ -137,7 +137,10 @@ def test_describe_every_preset(emcaps, name):
         (["train", "tiny", "--device", "gpu"], "emcaps: unknown device 'gpu'"),
         (["train", "tiny", "--set", "network.classes=7"], "emcaps: network.classes must be 5"),
         (["train", "tiny", "--set", "data.crop=12"], "emcaps: data.crop must be at least 13"),
-        (["describe", "tiny", "--size", "0"], "emcaps: images must be"),
+        (["describe", "tiny", "--size", "-5"], "emcaps: an image has at least 1 pixel"),
+        (["describe", "tiny", "--size", "10000000"], "emcaps: there is not enough memory for this"),
+        (["train", "tiny", "--device", "meta"], "emcaps: there is no device 'meta' to train on here"),
+        (["data", "make", "--quick", "--folder", "/dev/null/x"], "emcaps: Not a directory: /dev/null/x"),
         (["train", "--resume", "nowhere"], "emcaps: nowhere is not a run folder"),
         (["eval", "nowhere"], "emcaps: there is no file nowhere"),
         (["data", "show", "toy"], "emcaps: unknown dataset 'toy': did you mean 'toys'?"),
@@ -197,7 +200,11 @@ def test_train_eval_resume(emcaps, data, tmp_path):
 def test_eval_with_several_crops_and_a_single_file(emcaps, data):
     emcaps("train", "tiny", "--steps", 1, "--run", "r", *TINY)
     assert emcaps("eval", "r/weights.safetensors", "--crops", 13)[0] == 0
-    assert "crops" in emcaps("eval", "r", "--crops", 5)[2]
+    for crops in (5, 0):
+        assert (
+            f"emcaps: crops must be 1 (the centre) or 13 (shifted along the diagonals), not {crops}"
+            in (emcaps("eval", "r", "--crops", crops)[2])
+        )
 
 
 def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):
@@ -282,6 +289,33 @@ def test_toys_in_the_original_format_are_prepared_like_smallnorb(emcaps, tmp_pat
         direct, prepared = (np.load(tmp_path / "data" / f"{name}48-{part}.npz") for name in ("toys", "smallnorb"))
         for name in direct.files:
             assert np.array_equal(direct[name], prepared[name]), name
+
+
+def test_toys_are_not_written_over_files_that_may_be_smallnorbs_own(emcaps, tmp_path):
+    (tmp_path / "originals").mkdir()
+    (tmp_path / "originals" / "something").touch()
+    assert "originals has files in it" in emcaps("data", "make", "--quick", "--originals", "originals")[2]
+
+
+def test_a_full_disk_tells_how_to_go_on(emcaps, data, tmp_path, monkeypatch):
+    from emcaps.train import run_folder
+
+    def full(*_):
+        raise OSError(28, "no space left to write metrics.jsonl")
+
+    monkeypatch.setattr(run_folder, "append_line", full)
+    status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert status == 1
+    assert (
+        err.splitlines()[-1] == "emcaps: no space left to write metrics.jsonl; then go on with: emcaps train --resume r"
+    )
+
+
+def test_a_narrow_or_plain_terminal_loses_no_column():
+    environment = os.environ | {"COLUMNS": "60", "PYTHONIOENCODING": "ascii"}
+    done = in_a_process("-m", "emcaps", "describe", "small", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"conv_caps1 .* 72\W+2.61\W+18,464", done.stdout)
 
 
 def test_info(emcaps, data):

@@ -5,6 +5,8 @@ Nothing heavy is imported at the top, so that `emcaps --help` answers at once.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -44,11 +46,17 @@ FolderOption = Annotated[
 
 def main() -> None:
     """The entry point: what a user did wrong, or a machine refused, ends in one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to stop
     try:
         app()
-    except (ValueError, OSError) as error:
-        if os.environ.get("EMCAPS_DEBUG"):
+    except (ValueError, OSError, RuntimeError) as error:
+        out_of_memory = "out of memory" in str(error) or "allocate memory" in str(error)
+        if os.environ.get("EMCAPS_DEBUG") or (isinstance(error, RuntimeError) and not out_of_memory):
             raise
+        if out_of_memory:
+            error = ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
         print(f"emcaps: {_in_one_line(error)}", file=sys.stderr)
         raise SystemExit(1) from None
 
@@ -57,6 +65,17 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split())
+
+
+@contextmanager
+def _how_to_go_on(run: Path) -> Iterator[None]:
+    """Add to the message of a full disk how to resume once there is space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (run / "config.json").exists():
+            raise OSError(error.errno, f"{error.strerror}; then go on with: emcaps train --resume {run}") from error
+        raise
 
 
 @contextmanager
@@ -104,7 +123,7 @@ def describe(
     "emcaps train tiny --set train.learning_rate=1e-3  |  emcaps train --resume runs/small-toys-mono-seed0"
 )
 def train(
-    name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="[PRESET]")] = None,
+    name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
     data: Annotated[str | None, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = None,
     split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
     stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
@@ -143,9 +162,8 @@ def train(
     from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
 
-    console = _console()
-    console.print(f"run: [bold]{run}[/bold]")
-    with training_bar("training", config.train.steps) as on_progress:
+    print(f"run: {run}")
+    with _how_to_go_on(run), training_bar("training", config.train.steps) as on_progress:
         result = train_network(
             config,
             run,
@@ -299,7 +317,9 @@ def data_show(
 def _console() -> Any:
     from rich.console import Console
 
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    console.width = max(80, console.width)  # tables are made for 80 columns; narrower, they would lose some
+    return console
 
 
 def _assignments(settings: list[str]) -> dict[str, str]:

@@ -193,6 +193,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, sections: dict[str, dict[str, Any]]) -> RunConfig:
+        _require(isinstance(sections, dict), sections, "a config must be a table of sections")
         for name in sections:
             check_name("section", name, ("network", "data", "train"))
             _require(isinstance(sections[name], dict), sections[name], f"the section {name!r} must hold settings")

@@ -64,5 +64,5 @@ def explaining_a_full_disk(path: Path) -> Iterator[None]:
         raise OSError(
             error.errno,
             f"no space left to write {path}; what was there before is untouched: free some space or choose another "
-            "folder, then repeat the command",
+            "folder",
         ) from error

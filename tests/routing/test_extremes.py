@@ -164,7 +164,7 @@ def test_float32_is_finite_and_as_close_as_the_definition(layer, iterations, ext
         assert got[name].isfinite().all(), f"{name} is not finite in float32, and {want.abs().max():.3g} in float64"
         tolerance = 1e-5 + 4 * errors.get(name, 0.0)
         if tolerance > 0.1:
-            continue  # rounding the definition itself moves this by more than it could say: finite is all there is to ask
+            continue  # rounding moves the definition itself by as much: being finite is all there is to ask
         assert_close(name, got[name].double(), want, tolerance, torch.finfo(torch.float32).tiny / tolerance)
         compared.append(name)
     assert {"pose", "activation"} <= set(compared), "the outputs themselves are always compared"

@@ -63,6 +63,10 @@ def test_load_rejects_what_is_missing_damaged_or_foreign(tmp_path, config):
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(ValueError, match="was not written by emcaps"):
         load(path)
+    for header in ({"config": "[]", "step": "1"}, {"config": "{nope", "step": "1"}, {"config": "{}", "step": "five"}):
+        save_file({"x": torch.zeros(1)}, path, header)
+        with pytest.raises(ValueError, match=r"w\.safetensors has a damaged header"):
+            load(path)
 
 
 def test_load_network_rejects_tensors_of_another_network(tmp_path, config):

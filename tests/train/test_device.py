@@ -12,8 +12,10 @@ def test_pick_device_auto_takes_what_there_is():
 def test_pick_device_unknown_or_missing():
     with pytest.raises(ValueError, match="unknown device 'gpu': use auto, cpu, cuda"):
         pick_device("gpu")
-    with pytest.raises(ValueError, match="there is no device 'cuda:99' here"):
+    with pytest.raises(ValueError, match="there is no device 'cuda:99' to train on here"):
         pick_device("cuda:99")
+    with pytest.raises(ValueError, match="there is no device 'meta' to train on here"):
+        pick_device("meta")
 
 
 def test_keep_freed_memory_may_be_called_twice():

@@ -12,7 +12,7 @@ from emcaps.config import preset
 from emcaps.data.prepared import fingerprint, load_prepared, prepared_path
 from emcaps.train import loop, train
 from emcaps.train.checkpoint import load
-from emcaps.train.run_folder import read_config, read_metrics, start_run
+from emcaps.train.run_folder import only_user, read_config, read_metrics, start_run
 from patterns import write_patterns
 
 TIMES = ("images_per_second", "seconds")
@@ -46,6 +46,7 @@ def whole_run(tmp_path, config, data_folder):
 
 def test_a_run_leaves_everything_it_found(whole_run):
     assert sorted(os.listdir(whole_run)) == [
+        ".lock",
         "checkpoint.safetensors",
         "config.json",
         "environment.json",
@@ -145,6 +146,54 @@ def test_resume_of_nothing_or_with_other_settings(whole_run, tmp_path, config, d
     shorter = config.override({"train.steps": 5})
     with pytest.raises(ValueError, match=r"is at step 12 already, beyond train\.steps 5"):
         train(shorter, whole_run, device="cpu", data_folder=data_folder, resume=True)
+
+
+def test_two_processes_cannot_work_on_one_run(whole_run, config, data_folder):
+    with only_user(whole_run), pytest.raises(ValueError, match="another process is at work on"):
+        train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert train(config, whole_run, device="cpu", data_folder=data_folder, resume=True).complete
+
+
+def test_resume_after_settings_were_changed_by_hand(whole_run, config, data_folder):
+    other = config.override({"train.learning_rate": 0.5})
+    (whole_run / "config.json").write_text(other.to_json())
+    with pytest.raises(ValueError, match=r"config\.json and checkpoint\.safetensors .* have different settings"):
+        train(other, whole_run, device="cpu", data_folder=data_folder, resume=True)
+
+
+def test_resume_from_weights_alone_is_refused(whole_run, config, data_folder):
+    shutil.copy(whole_run / "weights.safetensors", whole_run / "checkpoint.safetensors")
+    before = (whole_run / "environment.json").read_text()
+    with pytest.raises(ValueError, match="holds weights alone, without the optimiser's state"):
+        train(config.override({"train.steps": 20}), whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert (whole_run / "environment.json").read_text() == before
+
+
+def test_resume_without_an_environment_file(whole_run, config, data_folder):
+    (whole_run / "environment.json").unlink()
+    assert train(config, whole_run, device="cpu", data_folder=data_folder, resume=True).complete
+
+
+def test_a_new_run_is_refused_where_any_file_of_a_run_is(whole_run, config, data_folder):
+    (whole_run / "config.json").unlink()
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(config, whole_run, device="cpu", data_folder=data_folder)
+
+
+def test_an_interrupt_during_the_last_evaluation_is_heeded(tmp_path, config, data_folder):
+    def interrupt(progress):
+        if progress.evaluated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stopped = train(config, tmp_path / "run", device="cpu", data_folder=data_folder, on_progress=interrupt)
+    assert (stopped.complete, stopped.step) == (False, 12)
+    assert train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True).complete
+
+
+def test_an_implementation_that_cannot_run_leaves_no_folder(tmp_path, config, data_folder):
+    with pytest.raises(ValueError, match="impl='triton' cannot run"):
+        train(config.override({"network.impl": "triton"}), tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert not (tmp_path / "run").exists()
 
 
 def test_resume_on_other_data_is_refused(whole_run, tmp_path, config):

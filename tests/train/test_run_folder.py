@@ -44,6 +44,14 @@ def test_metrics_are_forgotten_after_a_step_and_a_cut_line_is_left_out(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 5}\n{"step": 10}\n'
 
 
+@pytest.mark.parametrize("line", ['{"foo": 1}', "3", "\udcff"])
+def test_metrics_with_a_line_that_is_no_row(tmp_path, line):
+    text = f'{line}\n{{"step": 10}}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 1 is damaged"):
+        read_metrics(tmp_path)
+
+
 def test_metrics_damaged_in_the_middle(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 5}\nrubbish\n{"step": 10}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is damaged"):

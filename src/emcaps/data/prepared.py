@@ -89,7 +89,11 @@ def _load_arrays(file: IO[bytes]) -> dict[str, npt.NDArray[Any]]:
         missing = [name for name in Examples._fields if name not in archive]
         if missing:
             raise ValueError(f"it has no {', '.join(missing)}, only {', '.join(archive.files) or 'nothing'}")
-        return {name: archive[name] for name in Examples._fields}
+        arrays = {name: archive[name] for name in Examples._fields}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"its {name} is no array")
+        return arrays
 
 
 def _check(examples: Examples, start: str, end: str) -> None:

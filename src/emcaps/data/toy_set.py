@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from emcaps.data.prepared import Examples, prepared_path, save_prepared
+from emcaps.data.prepared import Examples, data_folder, prepared_path, save_prepared
 from emcaps.data.smallnorb import write_originals
 from emcaps.data.toys import make_toys
 
@@ -33,6 +33,10 @@ def write_toys(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:
     """Render and write both parts; with `originals`, 96x96 images into that folder, named as smallNORB's own files."""
+    if originals is None:
+        data_folder(folder).mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
+    elif originals.exists() and any(originals.iterdir()):
+        raise ValueError(f"{originals} has files in it, maybe smallNORB's own: name an empty or new folder")
     parts = make_toys(
         seed=seed, **views._asdict(), size=48 if originals is None else 96, workers=workers, on_progress=on_progress
     )

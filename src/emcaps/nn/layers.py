@@ -30,6 +30,8 @@ def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> 
     Near the identity a child first votes for its own pose, so votes agree from the start; pure noise (0 and 1) scatters
     them, and training takes several times longer to find agreement.
     """
+    if min(shape) < 1:
+        raise ValueError(f"a layer needs at least one child type and one parent type, not {shape[-2]} and {shape[-1]}")
     return identity * torch.eye(4) + noise * torch.randn(*shape, 4, 4)
 
 

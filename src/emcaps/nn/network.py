@@ -79,7 +79,7 @@ def check_images(images: Tensor, channels: int, smallest: int) -> None:
     if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
         raise ValueError(
             f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "
-            "mono networks take one channel, stereo networks two"
+            "this network was built for that many channels (mono 1, stereo 2), and its windows need that many pixels"
         )
 
 

@@ -32,6 +32,8 @@ class LayerRow(NamedTuple):
 
 def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> list[LayerRow]:
     """One row per layer; the shapes are read off a forward pass of one blank image."""
+    if image_size < 1 or image_channels < 1:
+        raise ValueError(f"an image has at least 1 pixel and 1 channel, not {image_size} and {image_channels}")
     network = build_network(config, image_channels, image_size).eval()
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [layer.register_forward_hook(_record(shapes, name)) for name, layer in network.named_children()]

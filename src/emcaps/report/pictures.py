@@ -30,7 +30,7 @@ def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
                 row.append(examples.images[view, 0])
         images.append(row)
     columns = max(len(row) for row in images)
-    blank = np.full_like(images[0][0], 255)
+    blank = np.full((48, 48), 255, np.uint8)
     flat = [picture for row in images for picture in row + [blank] * (columns - len(row))]
     sheet = contact_sheet(np.stack(flat), columns)
     with atomic_write(path) as temporary:

@@ -24,6 +24,8 @@ def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], No
                     f"loss {progress.row['loss']:.3f} acc {100 * progress.row['accuracy']:.0f}% "
                     f"{progress.row['images_per_second']:,.0f} img/s"
                 )
+            if progress.evaluated:
+                metrics = f"evaluated {progress.evaluated:,} images"
             bar.start()
             bar.update(task, completed=progress.step, metrics=metrics)
 

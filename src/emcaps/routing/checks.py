@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +31,8 @@ def check_settings(
 
 
 def _is_finite_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    numbers = (int, float, np.integer, np.floating)
+    return isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_conv_inputs(
@@ -96,7 +98,9 @@ def _check_parents(pose: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor,
 def _check_alike(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
     tensors = dict(zip(INPUTS, (pose, activation, weight, beta_u, beta_a), strict=True))
     if pose.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"pose must be float32 or float64, not {pose.dtype}: convert the inputs with .float()")
+        raise ValueError(
+            f"pose must be float32 or float64, not {pose.dtype}: use .float() on the network and its inputs"
+        )
     for what in ("dtype", "device"):
         found = {name: getattr(tensor, what) for name, tensor in tensors.items()}
         if len(set(found.values())) > 1:

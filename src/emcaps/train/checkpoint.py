@@ -53,6 +53,8 @@ def restore(
     checkpoint: Checkpoint, network: nn.Module, optimiser: torch.optim.Optimizer, sums: dict[str, Tensor]
 ) -> None:
     """Put a checkpoint's state into a freshly built network, optimiser and sums."""
+    if checkpoint.step and not _without_prefix(OPTIMISER, checkpoint.tensors):
+        raise ValueError("the checkpoint holds weights alone, without the optimiser's state: it cannot be resumed")
     network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
     for name, value in _without_prefix(SUMS, checkpoint.tensors).items():
         sums[name].copy_(value)
@@ -64,7 +66,7 @@ def restore(
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
-def load_network(path: Path, device: torch.device | str = "cpu") -> tuple[nn.Module, RunConfig, int]:
+def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[nn.Module, RunConfig, int]:
     """The network in a weights file or checkpoint, its config, and the step it was saved at."""
     checkpoint = load(path)
     config = checkpoint.config
@@ -76,10 +78,11 @@ def load_network(path: Path, device: torch.device | str = "cpu") -> tuple[nn.Mod
     return network.to(device), config, checkpoint.step
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: str | Path) -> Checkpoint:
     """Read a weights file or checkpoint; a ValueError says what is wrong with it."""
     from safetensors import SafetensorError, safe_open
 
+    path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: name a run folder or a .safetensors file that exists")
     try:
@@ -90,7 +93,10 @@ def load(path: Path) -> Checkpoint:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}): use another copy") from error
     if not header.keys() >= {"config", "step"}:
         raise ValueError(f"{path} was not written by emcaps: its header lacks the config and the step")
-    return Checkpoint(RunConfig.from_json(header["config"]), int(header["step"]), tensors)
+    try:
+        return Checkpoint(RunConfig.from_json(header["config"]), int(header["step"]), tensors)
+    except ValueError as error:
+        raise ValueError(f"{path} has a damaged header ({error}): use another copy") from error
 
 
 def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) -> None:

@@ -16,8 +16,12 @@ def pick_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"there is no device {name!r} here ({torch.cuda.device_count()} GPUs found): use auto or cpu")
+    try:
+        if device.type == "meta" or (device.type == "cpu" and device.index):
+            raise RuntimeError
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"there is no device {name!r} to train on here: use auto or cpu") from None
     return device
 
 

@@ -41,6 +41,8 @@ def evaluate(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
+    if len(images) == 0:
+        raise ValueError("there are no images to evaluate on")
     was_training = network.training
     network.eval()
     finite = torch.ones((), dtype=torch.bool, device=images.device)
@@ -84,7 +86,7 @@ def evaluate_split(
                 crop=config.data.crop,
                 classes=config.network.classes,
                 crops=crops,
-                batch_size=max(1, (256 if device.type == "cuda" else 32) // crops),
+                batch_size=max(1, (256 if device.type == "cuda" else 32) // max(1, crops)),
                 on_progress=on_progress,
             )
     return results

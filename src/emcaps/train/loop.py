@@ -24,6 +24,7 @@ from emcaps.data.prepared import fingerprint
 from emcaps.data.splits import load_split
 from emcaps.nn import build_network, cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
+from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.device import keep_freed_memory, pick_device
@@ -39,6 +40,8 @@ class Progress(NamedTuple):
     steps: int
     row: dict[str, Any]
     """The newest row of metrics.jsonl; empty before the first."""
+    evaluated: int = 0
+    """Images of the evaluation that is going on; 0 while training."""
 
 
 class TrainResult(NamedTuple):
@@ -53,7 +56,7 @@ class TrainResult(NamedTuple):
 
 def train(
     config: RunConfig,
-    folder: Path,
+    folder: str | Path,
     *,
     device: str = "auto",
     data_folder: Path | None = None,
@@ -62,24 +65,23 @@ def train(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainResult:
     """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns."""
+    folder = Path(folder)
     place = pick_device(device)
+    choose_implementation(config.network.impl)
     if place.type == "cpu":
         keep_freed_memory()
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
-    if resume:
-        saved = _saved_state(folder, config)
-        folders.continue_run(folder, config, place, data, saved.step if saved else 0)
-    else:
-        saved = None
-        folders.start_run(folder, config, place, data)
+    saved = _saved_state(folder, config) if resume else None
+    first = saved.step if saved else 0
 
     with (
+        folders.only_user(folder),
         _own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
-        _tensorboard(folder, tensorboard, saved.step if saved else 0) as board,
+        _tensorboard(folder, tensorboard, first) as board,
     ):
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
@@ -88,10 +90,12 @@ def train(
         )
         # What the next row of metrics is made of; kept on the device, so that a step does not wait for it.
         sums = {name: torch.zeros((), device=place) for name in ("steps", "loss", "right")}
-        first = 0
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums)
-            first = saved.step
+        if resume:
+            folders.continue_run(folder, config, place, data, first)
+        else:
+            folders.start_run(folder, config, place, data)
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, place)
         generator = torch.Generator(place)
@@ -130,8 +134,7 @@ def train(
                 logged_at, logged_step = seconds(), step
                 log(row)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
-                found = evaluate_split(network, split, config, place)
-                log(accuracy_row(step, found))
+                log(accuracy_row(step, evaluate_split(network, split, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None:
@@ -141,13 +144,27 @@ def train(
         trained_for = seconds()
         if step < config.train.steps:
             return TrainResult(folder, step, False, {}, trained_for)
-        evaluations = evaluate_split(network, split, config, place)
+
+        def evaluating(done: int, _total: int) -> None:
+            if interrupted():
+                raise _Interrupted
+            if on_progress is not None:
+                on_progress(Progress(step, config.train.steps, row, done))
+
+        try:
+            evaluations = evaluate_split(network, split, config, place, on_progress=evaluating)
+        except _Interrupted:
+            return TrainResult(folder, step, False, {}, trained_for)
         last_row = accuracy_row(step, evaluations)
         if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
             log(last_row)
         write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
         return TrainResult(folder, step, True, evaluations, trained_for)
+
+
+class _Interrupted(Exception):
+    """Ctrl-C or SIGTERM came while the finished network was being evaluated."""
 
 
 def train_step(
@@ -212,6 +229,10 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     if not (folder / folders.CHECKPOINT).exists():
         return None
     saved = checkpoints.load(folder / folders.CHECKPOINT)
+    if config.override({"train.steps": saved.config.train.steps}) != saved.config:
+        raise ValueError(
+            f"{folders.CONFIG} and {folders.CHECKPOINT} in {folder} have different settings: one was changed"
+        )
     if saved.step > config.train.steps:
         raise ValueError(
             f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"

@@ -6,6 +6,7 @@ metrics.jsonl           one row per `log_every` steps, and one per evaluation
 checkpoint.safetensors  everything needed to go on
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
+.lock                   held by the process that is at work on the run
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,32 @@ import emcaps
 from emcaps.config import RunConfig
 from emcaps.files import append_line, atomic_write
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
+LOCK = ".lock"
+
+
+@contextmanager
+def only_user(folder: Path) -> Iterator[None]:
+    """Keep a second process out of a run's folder; the system lets go of the lock even if this one is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK, "a") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"another process is at work on {folder}: wait for it, or stop it") from None
+        yield
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
-    """Make the folder of a new run; refuse one that holds a run already. `data` names each part's fingerprint."""
-    if (folder / CONFIG).exists():
+    """Write down what a new run is; refuse a folder that holds one already. `data` names each part's fingerprint."""
+    if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
         raise ValueError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
     write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
     _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
@@ -40,8 +61,8 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
 
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
     """Note that a run goes on from `step`, and drop what it will find again: metrics, weights, evaluation."""
-    found = _read_json(folder / ENVIRONMENT)
-    if found.get("data") != dict(data):
+    found = _read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    if found.get("data", data) != data:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
@@ -105,13 +126,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every whole row; a last line that a killed process cut short is left out."""
     rows: list[dict[str, Any]] = []
     path = folder / METRICS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                raise ValueError("no row with a step")
+            rows.append(row)
+        except ValueError as error:
             if number + 1 < len(lines):
-                raise ValueError(f"{path}, line {number + 1} is damaged ({error})") from error
+                raise ValueError(f"{path}, line {number + 1} is damaged ({error}): delete that line") from error
     return rows
 
 
