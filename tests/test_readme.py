@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO_ROWS = {"tiny": "capsules, tiny", "cnn": "CNN baseline"}
 
 
 def test_the_python_runs_and_gives_the_shapes():
@@ -44,8 +46,6 @@ def test_every_link_to_a_file_leads_somewhere():
 
 
 def test_the_first_look_table_is_what_the_recorded_runs_say():
-    import json
-
     rows = re.findall(r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \| \[run\]\((results/first-look/[^)]+)\)", README)
     assert len(rows) == 6
     for first, last, accuracy, folder in rows:
@@ -53,4 +53,14 @@ def test_the_first_look_table_is_what_the_recorded_runs_say():
         losses = [row["loss"] for row in metrics if "loss" in row]
         evaluation = json.loads((ROOT / folder / "evaluation.json").read_text())
         assert (f"{losses[0]:.3f}", f"{losses[-1]:.3f}") == (first, last), folder
+        assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
+
+
+def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():
+    links = re.findall(r"\[([\d.]+) %\]\((results/[^)]+)\)", README)
+    assert len(links) == 2
+    shown = {name: re.search(rf"{text} .* ([\d.]+) %", README).group(1) for name, text in DEMO_ROWS.items()}
+    links += [(accuracy, f"results/demo/{name}") for name, accuracy in shown.items()]
+    for accuracy, folder in links:
+        evaluation = json.loads((ROOT / folder / "evaluation.json").read_text())
         assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
