@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,16 +73,19 @@ def train(
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
-    saved = _saved_state(folder, config) if resume else None
-    first = saved.step if saved else 0
+    if resume:
+        folders.read_config(folder)  # before the lock, which would make a folder where there is none
 
     with (
         folders.only_user(folder),
         _own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
-        _tensorboard(folder, tensorboard, first) as board,
+        ExitStack() as stack,
     ):
+        saved = _saved_state(folder, config) if resume else None
+        first = saved.step if saved else 0
+        board = stack.enter_context(_tensorboard(folder, tensorboard, first))
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
         optimiser = torch.optim.Adam(
