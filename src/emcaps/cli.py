@@ -20,6 +20,12 @@ import emcaps
 from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
 from emcaps.names import check_name
 
+
+def _examples(*commands: str) -> str:
+    """The end of a help page, one command a line."""
+    return "\n\n".join(["Examples:", *commands])
+
+
 app = typer.Typer(
     name="emcaps",
     help="Matrix capsules with EM routing: describe networks, make data, train, evaluate.",
@@ -33,7 +39,7 @@ app = typer.Typer(
 data_app = typer.Typer(
     help="Fetch, make and look at data.",
     no_args_is_help=True,
-    epilog="Example: emcaps data make --quick, then emcaps data show toys --png toys.png",
+    epilog=_examples("emcaps data make --quick", "emcaps data show toys --png toys.png"),
 )
 app.add_typer(data_app, name="data")
 
@@ -103,7 +109,7 @@ def _options(
     pass
 
 
-@app.command(epilog="Example: emcaps describe small --stereo")
+@app.command(epilog=_examples("emcaps describe small --stereo"))
 def describe(
     name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
     stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
@@ -119,8 +125,11 @@ def describe(
 
 
 @app.command(
-    epilog="Examples:  emcaps train small --data smallnorb --stereo --steps 20000  |  "
-    "emcaps train tiny --set train.learning_rate=1e-3  |  emcaps train --resume runs/small-toys-mono-seed0"
+    epilog=_examples(
+        "emcaps train small --data smallnorb --stereo --steps 20000",
+        "emcaps train tiny --set train.learning_rate=1e-3",
+        "emcaps train --resume runs/small-toys-mono-seed0",
+    )
 )
 def train(
     name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
@@ -181,7 +190,7 @@ def train(
 
 
 @app.command(
-    "eval", epilog="Examples:  emcaps eval runs/small-toys-mono-seed0  |  emcaps eval weights.safetensors --crops 13"
+    "eval", epilog=_examples("emcaps eval runs/small-toys-mono-seed0", "emcaps eval weights.safetensors --crops 13")
 )
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")],
@@ -213,7 +222,7 @@ def evaluate(
         write_evaluations(json, results, step, crops)
 
 
-@app.command(epilog="Example: emcaps info")
+@app.command(epilog=_examples("emcaps info"))
 def info() -> None:
     """Print versions, devices, implementations of the routing and the data that is ready."""
     import torch
@@ -236,7 +245,7 @@ def info() -> None:
     _console().print(pairs_table(values, "emcaps"))
 
 
-@app.command(epilog="Example: emcaps demo --run demo")
+@app.command(epilog=_examples("emcaps demo --run demo"))
 def demo(
     run: Annotated[Path, typer.Option(help="Folder for the demo's data, runs and picture.")] = Path("demo"),
     device: DeviceOption = "auto",
@@ -248,7 +257,7 @@ def demo(
         run_demo(run, device, _console())
 
 
-@data_app.command("get", epilog="Examples:  emcaps data get  |  emcaps data get --from ~/Downloads/smallnorb")
+@data_app.command("get", epilog=_examples("emcaps data get", "emcaps data get --from ~/Downloads/smallnorb"))
 def data_get(
     source: Annotated[
         Path | None, typer.Option("--from", help="Folder that has the six original files already.")
@@ -274,7 +283,7 @@ def data_get(
         print(path)
 
 
-@data_app.command("make", epilog="Examples:  emcaps data make  |  emcaps data make --quick --folder /tmp/toys")
+@data_app.command("make", epilog=_examples("emcaps data make", "emcaps data make --quick --folder /tmp/toys"))
 def data_make(
     quick: Annotated[bool, typer.Option("--quick", help="A small subset, in seconds.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the toys' shapes.")] = 0,
@@ -295,7 +304,7 @@ def data_make(
         print(path)
 
 
-@data_app.command("show", epilog="Example: emcaps data show toys --png toys.png")
+@data_app.command("show", epilog=_examples("emcaps data show toys --png toys.png"))
 def data_show(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.", metavar="DATASET")] = "toys",
     png: Annotated[Path | None, typer.Option(help="Draw a contact sheet into this file.")] = None,
