@@ -205,13 +205,13 @@ def evaluate(
     from emcaps.data.splits import load_split
     from emcaps.report.progress import counting_bar
     from emcaps.train import load_network
-    from emcaps.train.device import pick_device
+    from emcaps.train.device import start_work
     from emcaps.train.evaluate import evaluate_split, write_evaluations
     from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
 
     if run.is_dir():
         run = run / WEIGHTS if (run / WEIGHTS).exists() or not (run / CHECKPOINT).exists() else run / CHECKPOINT
-    place = pick_device(device)
+    place = start_work(device)
     network, config, step = load_network(run, place)
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
     examples = load_split(config.data, folder)

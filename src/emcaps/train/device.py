@@ -1,4 +1,4 @@
-"""Choosing the device that a run uses, and making the CPU's memory quick."""
+"""Choosing the device to work on, and making the CPU's memory quick."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import ctypes
 import sys
 
 import torch
+
+
+def start_work(name: str = "auto") -> torch.device:
+    """The device of that name, ready for heavy work."""
+    device = pick_device(name)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
 
 
 def pick_device(name: str = "auto") -> torch.device:

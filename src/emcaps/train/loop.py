@@ -27,7 +27,7 @@ from emcaps.routing import RoutingOutput
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
-from emcaps.train.device import keep_freed_memory, pick_device
+from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, class_scores, evaluate_split, write_evaluations
 from emcaps.train.randomness import ExampleOrder, seed_for
 from emcaps.train.schedules import learning_rate, spread_margin
@@ -66,10 +66,8 @@ def train(
 ) -> TrainResult:
     """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns."""
     folder = Path(folder)
-    place = pick_device(device)
+    place = start_work(device)
     choose_implementation(config.network.impl)
-    if place.type == "cpu":
-        keep_freed_memory()
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
