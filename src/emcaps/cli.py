@@ -74,14 +74,18 @@ def _in_one_line(error: Exception) -> str:
 
 
 @contextmanager
-def _how_to_go_on(run: Path) -> Iterator[None]:
+def _how_to_go_on(run: Path, folder: Path | None) -> Iterator[None]:
     """Add to the message of a full disk how to resume once there is space."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT) and (run / "config.json").exists():
-            raise OSError(error.errno, f"{error.strerror}; then go on with: emcaps train --resume {run}") from error
+            raise OSError(error.errno, f"{error.strerror}; then go on with: {_resume_command(run, folder)}") from error
         raise
+
+
+def _resume_command(run: Path, folder: Path | None) -> str:
+    return f"emcaps train --resume {run}" + (f" --folder {folder}" if folder else "")
 
 
 @contextmanager
@@ -172,7 +176,7 @@ def train(
     from emcaps.train import train as train_network
 
     print(f"run: {run}")
-    with _how_to_go_on(run), training_bar("training", config.train.steps) as on_progress:
+    with _how_to_go_on(run, folder), training_bar("training", config.train.steps) as on_progress:
         result = train_network(
             config,
             run,
@@ -183,8 +187,7 @@ def train(
             on_progress=on_progress,
         )
     if not result.complete:
-        where = f" --folder {folder}" if folder else ""
-        print(f"emcaps: interrupted and saved; go on with: emcaps train --resume {run}{where}", file=sys.stderr)
+        print(f"emcaps: interrupted and saved; go on with: {_resume_command(run, folder)}", file=sys.stderr)
         raise typer.Exit(130)
     _show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
 

@@ -1,7 +1,11 @@
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from emcaps.train.device import keep_freed_memory, pick_device
+from emcaps.train.device import pick_device
 
 
 def test_pick_device_auto_takes_what_there_is():
@@ -18,6 +22,21 @@ def test_pick_device_unknown_or_missing():
         pick_device("meta")
 
 
-def test_keep_freed_memory_may_be_called_twice():
-    keep_freed_memory()
-    keep_freed_memory()
+SCRIPT = """
+import sys, torch
+from emcaps.train.device import pick_device, start_work
+(start_work if sys.argv[1] == "kept" else pick_device)("cpu")
+large = torch.ones(50_000_000)
+del large
+print(int(open("/proc/self/statm").read().split()[1]) * 4096 // 1_000_000)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep memory")
+def test_start_work_keeps_freed_memory():
+    """200 MB that were freed still count as the process's own, and do not without it."""
+    resident = {
+        how: int(subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, check=True).stdout)
+        for how in ("kept", "given back")
+    }
+    assert resident["kept"] > resident["given back"] + 150

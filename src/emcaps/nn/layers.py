@@ -28,7 +28,7 @@ def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> 
     """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
 
     Near the identity a child first votes for its own pose, so votes agree from the start; pure noise (0 and 1) scatters
-    them, and training takes several times longer to find agreement.
+    them, and training is slower to find agreement.
     """
     if min(shape) < 1:
         raise ValueError(f"a layer needs at least one child type and one parent type, not {shape[-2]} and {shape[-1]}")

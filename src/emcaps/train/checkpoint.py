@@ -7,7 +7,6 @@ checkpoint.safetensors  the same plus the optimiser's state, the step and the su
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,7 +101,7 @@ def load(path: str | Path) -> Checkpoint:
 def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) -> None:
     from safetensors.torch import save
 
-    header = {"config": json.dumps(json.loads(config.to_json())), "step": str(step)}
+    header = {"config": config.to_json(), "step": str(step)}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)

@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for reuse, in the whole process.
 
     Routing on a CPU makes and drops large temporaries; by default each goes back to the system and is mapped and zeroed
-    anew, which takes two thirds of the time of a step at batch 64. Elsewhere than on glibc this does nothing.
+    anew, which can take longer than the arithmetic. Elsewhere than on glibc this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return
