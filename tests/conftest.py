@@ -1,7 +1,14 @@
 """Settings of all tests. Being here, it also lets them import the helpers beside it, as `routing.compare`."""
 
+import os
+
+import pytest
 import torch
 from hypothesis import settings
+
+# Without a GPU the kernels run in Triton's interpreter. It has to be chosen before Triton is first imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples on every machine and in every run, and no failure because a shared machine was slow for a moment.
 settings.register_profile("emcaps", derandomize=True, deadline=None, database=None)
@@ -9,3 +16,9 @@ settings.load_profile("emcaps")
 
 # The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where the kernels run: on a GPU, or on the CPU in Triton's interpreter, which is slow."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -53,6 +53,8 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.classes": 7}, "network.classes must be 5"),
         ({"data.crop": 12}, "data.crop must be at least 13 for a capsule network"),
         ({"network.weight_noise": -1}, "network.weight_noise must be zero or more"),
+        ({"train.graph": "yes"}, "unknown graph 'yes'"),
+        ({"train.autocast": "bfloat"}, "unknown autocast 'bfloat': did you mean 'bfloat16'"),
         ({"network.kind": "cnn"}, "train.loss must be 'cross_entropy', not 'spread'"),
     ],
 )

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import emcaps
+from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_cases
 from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
 from emcaps.names import check_name
 
@@ -258,6 +259,74 @@ def demo(
 
     with _interruption("what is done is saved, and the same command goes on"):
         run_demo(run, device, _console())
+
+
+@app.command(
+    epilog=_examples(
+        "emcaps bench",
+        "emcaps bench --suite headline --out results/bench/h200.csv",
+        "emcaps bench --network full --batch 16 --batch 64 --iterations 3 --what forward --impl fused",
+        "emcaps bench --plot results/bench/h200.csv --out docs/images/bench.svg",
+        "emcaps bench --table results/bench/h200.csv",
+    )
+)
+def bench(
+    suite: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(SUITES)} (default: headline on a GPU, quick on a CPU)."),
+    ] = None,
+    networks: Annotated[
+        list[str] | None, typer.Option("--network", help=f"One of {', '.join(NETWORKS)}; may be repeated.")
+    ] = None,
+    batches: Annotated[list[int] | None, typer.Option("--batch", help="Images a batch; may be repeated.")] = None,
+    iterations: Annotated[list[int] | None, typer.Option(help="Routing iterations; may be repeated.")] = None,
+    sizes: Annotated[list[int] | None, typer.Option("--size", help="Side of the images; may be repeated.")] = None,
+    types: Annotated[
+        list[int] | None, typer.Option(help="Types of both convolutional capsule layers; may be repeated.")
+    ] = None,
+    whats: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(WHATS)}; may be repeated.")] = None,
+    impls: Annotated[
+        list[str] | None, typer.Option("--impl", help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: all).")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time to spend on the repeats of a row.")] = 0.5,
+    tf32: Annotated[bool, typer.Option("--tf32", help="Allow tf32 in all of them (default: exact float32).")] = False,
+    device: DeviceOption = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV that rows are added to (default: runs/bench/SUITE.csv), or the picture of --plot."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the rows of this CSV instead of timing.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Print this CSV's headline as Markdown instead of timing.")] = None,
+) -> None:
+    """Check the fast implementations against the definition, then time them beside it.
+
+    A suite is a list of cases. Without --suite, --network, --batch, --iterations, --size and --types make a grid.
+    """
+    if plot is not None or table is not None:
+        from emcaps.bench.plots import draw_rows
+        from emcaps.bench.rows import read_rows
+        from emcaps.bench.tables import markdown_table
+
+        if table is not None:
+            print(markdown_table(read_rows(table)))
+        if plot is not None:
+            picture = out or plot.with_suffix(".png")
+            draw_rows(read_rows(plot), picture)
+            print(picture)
+        return
+    axes = {"networks": networks, "batches": batches, "iterations": iterations, "sizes": sizes, "types": types}
+    chosen = {name: values for name, values in axes.items() if values}
+    if suite is None and not chosen:
+        from emcaps.train.device import pick_device
+
+        suite = "quick" if pick_device(device).type == "cpu" else "headline"
+    cases = choose_cases(suite, chosen, whats or ())
+
+    from emcaps.bench.run import run_bench
+
+    out = out or Path("runs") / "bench" / f"{suite or 'grid'}.csv"
+    with _interruption(f"the rows that are done are in {out}"):
+        run_bench(cases, impls or (), out, _console(), device=device, seconds=seconds, tf32=tf32)
 
 
 @data_app.command("get", epilog=_examples("emcaps data get", "emcaps data get --from ~/Downloads/smallnorb"))

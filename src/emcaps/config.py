@@ -20,6 +20,8 @@ DATASETS = ("toys", "smallnorb")
 SPLITS = ("standard", "azimuth", "elevation", "validation")
 VIEWS = ("mono", "stereo")
 LOSSES = ("spread", "margin", "cross_entropy")
+GRAPHS = ("auto", "on", "off")
+AUTOCASTS = ("off", "bfloat16")
 
 
 def _require(condition: bool, value: object, rule: str) -> None:
@@ -147,9 +149,15 @@ class TrainConfig:
     """Steps between checkpoints; one is also written at the end and when the run is interrupted."""
     eval_every: int = 0
     """Steps between evaluations while training; 0 evaluates at the end only."""
+    graph: str = "auto"
+    """"on" replays the step as a CUDA graph, to the same numbers; "auto" does where it can; "off" does not."""
+    autocast: str = "off"
+    """"bfloat16" runs forward pass and loss under torch.autocast; evaluation is in float32 all the same."""
 
     def __post_init__(self) -> None:
         check_name("loss", self.loss, LOSSES)
+        check_name("graph", self.graph, GRAPHS)
+        check_name("autocast", self.autocast, AUTOCASTS)
         for name in ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every"):
             _require(getattr(self, name) >= 1, getattr(self, name), f"train.{name} must be at least 1")
         for name in ("seed", "eval_every"):

@@ -40,6 +40,30 @@ def test_restored_training_goes_on_to_the_same_bits(tmp_path, config):
         assert torch.equal(want, got), name
 
 
+PLAIN, FOR_GRAPHS = {}, {"capturable": True, "fused": True}  # as make_optimiser has them on a CPU and on a GPU
+
+
+@pytest.mark.parametrize(("first", "then"), [(PLAIN, FOR_GRAPHS), (FOR_GRAPHS, PLAIN)])
+def test_a_checkpoint_of_either_kind_of_adam_goes_on_with_the_other(tmp_path, config, first, then):
+    def adam(network, options):
+        return torch.optim.Adam(network.parameters(), lr=torch.tensor(1e-2) if options else 1e-2, **options)
+
+    straight, _ = trained(config, 6)
+    torch.manual_seed(0)
+    network = build_network(config.network, 1, config.data.crop)
+    optimiser = adam(network, first)
+    go_on(network, optimiser, 3)
+    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, {}, config, 3)
+    other = build_network(config.network, 1, config.data.crop)
+    other_optimiser = adam(other, then)
+    restore(load(tmp_path / "c.safetensors"), other, other_optimiser, {})
+    assert isinstance(other_optimiser.param_groups[0]["lr"], torch.Tensor if then else float)
+    go_on(other, other_optimiser, 3)
+    assert {float(state["step"]) for state in other_optimiser.state.values()} == {6.0}
+    for want, got in zip(straight.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
 def test_load_network_from_weights_alone(tmp_path, config):
     network, _ = trained(config, 1)
     save_weights(tmp_path / "w.safetensors", network, config, 1)

@@ -1,10 +1,13 @@
+import importlib
+
 import pytest
 import torch
 from torch import nn
 
 from emcaps import RoutingOutput
+from emcaps.config import preset
 from emcaps.train import evaluate
-from emcaps.train.evaluate import class_scores
+from emcaps.train.evaluate import class_scores, images_at_a_time
 
 
 class BrightestQuarter(nn.Module):
@@ -75,3 +78,23 @@ def test_class_scores_of_capsules_and_of_logits():
     activation = torch.tensor([[0.2, 0.9]])
     assert torch.equal(class_scores(RoutingOutput(torch.zeros(1, 2, 4, 4), activation)), activation)
     torch.testing.assert_close(class_scores(torch.tensor([[0.0, 0.0]])), torch.tensor([[0.5, 0.5]]))
+
+
+@pytest.mark.parametrize(
+    ("name", "crop", "impl", "images"),
+    [
+        ("small", 32, "triton", 2048),
+        ("small", 48, "triton", 910),
+        ("tiny", 16, "reference", 2048),
+        ("small", 32, "reference", 196),
+        ("full", 32, "reference", 32),
+        ("cnn", 32, "reference", 2048),
+    ],
+)
+def test_images_at_a_time_on_a_gpu(monkeypatch, name, crop, impl, images):
+    """The reference takes about 65 MiB an image with the small network, and 540 MiB with the full one."""
+    evaluation = importlib.import_module("emcaps.train.evaluate")  # the package's name `evaluate` is the function
+    monkeypatch.setattr(evaluation, "choose_implementation", lambda _wanted, _device: impl)
+    config = preset(name).override({"data.crop": crop})
+    assert images_at_a_time(config, torch.device("cuda")) == images
+    assert images_at_a_time(config, torch.device("cpu")) == 32

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -7,35 +8,22 @@ import time
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from emcaps.config import preset
 from emcaps.data.prepared import fingerprint, load_prepared, prepared_path
-from emcaps.train import loop, train
+from emcaps.train import loop, step, train
 from emcaps.train.checkpoint import load
 from emcaps.train.run_folder import only_user, read_config, read_metrics, start_run
 from patterns import write_patterns
+from train.runs import assert_same_run, numbers, weights
 
-TIMES = ("images_per_second", "seconds")
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-def numbers(folder):
-    """The rows of a run without the times, which differ from run to run."""
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in read_metrics(folder)]
-
-
-def weights(folder):
-    return load(folder / "checkpoint.safetensors").tensors
 
 
 def fingerprints(folder):
     return {part: fingerprint(load_prepared(prepared_path("toys", part, folder))) for part in ("train", "test")}
-
-
-def assert_same_run(first, second):
-    assert numbers(first) == numbers(second)
-    for name, value in weights(first).items():
-        assert torch.equal(value, weights(second)[name]), name
 
 
 @pytest.fixture
@@ -161,6 +149,45 @@ def test_resume_after_settings_were_changed_by_hand(whole_run, config, data_fold
         train(other, whole_run, device="cpu", data_folder=data_folder, resume=True)
 
 
+def test_a_run_from_before_a_setting_existed_resumes_to_the_same_bits(whole_run, tmp_path, config, data_folder):
+    shorter = config.override({"train.steps": 8})
+    train(shorter, tmp_path / "run", device="cpu", data_folder=data_folder)
+    forget_settings(tmp_path / "run", "graph", "autocast")
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
+    for name, value in weights(whole_run).items():
+        if not name.startswith("sums."):  # the shorter run logged at its end
+            assert torch.equal(value, weights(tmp_path / "run")[name]), name
+
+
+def forget_settings(folder, *names):
+    """Leave out settings of train from both places that hold a run's config."""
+
+    def older(text):
+        sections = json.loads(text)
+        for name in names:
+            del sections["train"][name]
+        return json.dumps(sections)
+
+    (folder / "config.json").write_text(older((folder / "config.json").read_text()))
+    path = folder / "checkpoint.safetensors"
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    save_file(load_file(path), path, header | {"config": older(header["config"])})
+
+
+def test_resume_with_another_way_to_launch_its_steps(whole_run, config, data_folder):
+    """Where there is no GPU, "off" and "auto" are the same."""
+    other = config.override({"train.graph": "off"})
+    assert train(other, whole_run, device="cpu", data_folder=data_folder, resume=True).complete
+    assert read_config(whole_run) == other
+
+
+def test_a_graph_where_there_is_no_gpu_leaves_no_folder(tmp_path, config, data_folder):
+    with pytest.raises(ValueError, match=r"train\.graph='on' needs a CUDA device, not 'cpu': use train\.graph='auto'"):
+        train(config.override({"train.graph": "on"}), tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert not (tmp_path / "run").exists()
+
+
 def test_resume_from_weights_alone_is_refused(whole_run, config, data_folder):
     shutil.copy(whole_run / "weights.safetensors", whole_run / "checkpoint.safetensors")
     before = (whole_run / "environment.json").read_text()
@@ -229,27 +256,32 @@ def test_a_complete_run_can_be_resumed_for_nothing_or_for_more_steps(whole_run, 
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, config, data_folder, monkeypatch):
-    real = loop.loss_of
+    real, calls = step.loss_of, []
 
-    def broken(output, target, train_config, step):
-        return real(output, target, train_config, step) * (float("nan") if step >= 6 else 1.0)
+    def broken(*arguments):
+        calls.append(arguments)
+        return real(*arguments) * (float("nan") if len(calls) > 6 else 1.0)
 
-    monkeypatch.setattr(loop, "loss_of", broken)
+    monkeypatch.setattr(step, "loss_of", broken)
     with pytest.raises(ValueError, match="the loss or the weights became infinite or NaN by step 8, so the run stops"):
         train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, config, data_folder, monkeypatch):
-    real = loop.train_step
+    real = loop.make_step
 
     def broken(network, *arguments):
-        result = real(network, *arguments)
-        if arguments[-1] == 7:
-            next(iter(network.parameters())).data.fill_(float("inf"))
-        return result
+        advance = real(network, *arguments)
 
-    monkeypatch.setattr(loop, "train_step", broken)
+        def breaking(number):
+            advance(number)
+            if number == 7:
+                next(iter(network.parameters())).data.fill_(float("inf"))
+
+        return breaking
+
+    monkeypatch.setattr(loop, "make_step", broken)
     with pytest.raises(ValueError, match="the loss or the weights became infinite or NaN by step 8"):
         train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4

@@ -7,8 +7,11 @@ from torch import Tensor
 MARGIN_PRESENT, MARGIN_ABSENT, ABSENT_WEIGHT = 0.9, 0.1, 0.5
 
 
-def spread_loss(activation: Tensor, target: Tensor, margin: float) -> Tensor:
-    """Every wrong class should stay `margin` below the right one: squared shortfalls, summed, mean over the batch."""
+def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:
+    """Every wrong class should stay `margin` below the right one: squared shortfalls, summed, mean over the batch.
+
+    The margin may be a tensor of no dims, so that it can change between replays of a CUDA graph.
+    """
     right = activation.gather(1, target[:, None])
     shortfall = (margin - (right - activation)).clamp(min=0).square()
     return shortfall.scatter(1, target[:, None], 0.0).sum(1).mean()

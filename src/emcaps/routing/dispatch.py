@@ -7,8 +7,11 @@ Dims as in results.py. An explicit `impl` runs that implementation or raises wit
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
+import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TypeAlias
 
 import torch
@@ -18,13 +21,13 @@ from emcaps.config import IMPLEMENTATIONS
 from emcaps.names import check_name
 from emcaps.routing import reference
 from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_settings
-from emcaps.routing.geometry import Pair, as_pair
-from emcaps.routing.results import RoutingOptions, RoutingOutput, RoutingStep, RoutingTrace
+from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
+from emcaps.routing.results import RoutingOptions, RoutingOutput, RoutingSettings, RoutingStep, RoutingTrace
 
 logger = logging.getLogger("emcaps")
 
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-Settings: TypeAlias = tuple[int, float, float, str, str]
+HALF = (torch.float16, torch.bfloat16)
 
 
 def conv_routing(
@@ -63,13 +66,8 @@ def conv_routing(
     Returns:
         RoutingOutput: pose (B, OH, OW, O, 4, 4) and activation (B, OH, OW, O).
     """
-    steps = _conv_steps(
-        (pose, activation, weight, beta_u, beta_a),
-        stride,
-        (iterations, final_lambda, variance_floor, data_scaling, competition),
-        choose_implementation(impl),
-    )
-    return _last(steps)
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    return _route((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride), settings, impl)
 
 
 def class_routing(
@@ -99,12 +97,8 @@ def class_routing(
     Returns:
         RoutingOutput: pose (B, O, 4, 4) and activation (B, O).
     """
-    steps = _class_steps(
-        (pose, activation, weight, beta_u, beta_a),
-        (iterations, final_lambda, variance_floor, data_scaling, competition),
-        choose_implementation(impl),
-    )
-    return _last(steps)
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    return _route((pose, activation, weight, beta_u, beta_a), None, settings, impl)
 
 
 def conv_routing_trace(
@@ -126,13 +120,8 @@ def conv_routing_trace(
 
     Only the reference keeps them, so `impl` must be "auto" or "reference".
     """
-    steps = _conv_steps(
-        (pose, activation, weight, beta_u, beta_a),
-        stride,
-        (iterations, final_lambda, variance_floor, data_scaling, competition),
-        _traceable(impl),
-    )
-    return RoutingTrace(steps)
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    return _trace((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride), settings, impl)
 
 
 def class_routing_trace(
@@ -150,25 +139,41 @@ def class_routing_trace(
     impl: str = "auto",
 ) -> RoutingTrace:
     """`class_routing` with every iteration kept. `impl` must be "auto" or "reference"."""
-    steps = _class_steps(
-        (pose, activation, weight, beta_u, beta_a),
-        (iterations, final_lambda, variance_floor, data_scaling, competition),
-        _traceable(impl),
-    )
-    return RoutingTrace(steps)
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    return _trace((pose, activation, weight, beta_u, beta_a), None, settings, impl)
 
 
-def choose_implementation(impl: str) -> str:
-    """The implementation that runs: `impl` itself if it can, else a ValueError with the reasons; "auto" chooses."""
+def choose_implementation(impl: str, device: torch.device | None = None) -> str:
+    """The implementation that runs: `impl` itself if it can (on that device), else a ValueError with the reasons.
+
+    Only "auto" chooses: the fused kernels on the devices that they are made for, else the reference.
+    """
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl == "auto":
+        on_gpu = device is not None and device.type == "cuda"
+        choice = "triton" if on_gpu and not unavailable("triton", device) else "reference"
         if not torch.compiler.is_compiling():
-            log_choice("reference")
-        return "reference"
-    reasons = unavailable(impl)
+            log_choice(choice)
+        return choice
+    reasons = unavailable(impl, device)
     if reasons:
         raise ValueError(f"impl={impl!r} cannot run: {'; '.join(reasons)}: use impl='auto' or 'reference'")
     return impl
+
+
+def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
+    """Every reason why an implementation cannot run (on that device); none for one that can."""
+    if impl == "reference":
+        return []
+    if impl != "triton":
+        return [f"this version of emcaps has no {impl} kernels"]
+    reasons = []
+    if importlib.util.find_spec("triton") is None:
+        reasons.append("the package triton is not installed (it comes with torch for CUDA on Linux)")
+    # Triton's interpreter runs the kernels on a CPU: slowly, for tests.
+    if device is not None and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        reasons.append(f"its kernels need tensors on a CUDA device, not on {device}")
+    return reasons
 
 
 def checked_options(options: RoutingOptions) -> RoutingOptions:
@@ -186,39 +191,97 @@ def checked_options(options: RoutingOptions) -> RoutingOptions:
     return options
 
 
-def unavailable(impl: str) -> list[str]:
-    """Every reason why an implementation cannot run; none for one that can."""
-    return [] if impl == "reference" else [f"this version of emcaps has no {impl} kernels"]
-
-
 @functools.cache
 def log_choice(impl: str) -> None:
     """Say once per process what "auto" runs."""
     logger.info("impl='auto' runs the %s implementation of EM routing", impl)
 
 
-def _traceable(impl: str) -> str:
+def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingOutput:
+    """No stride means a class layer."""
+    device = _device(inputs)
+    chosen = choose_implementation("reference" if impl == "auto" and _is_transformed(inputs) else impl, device)
+    low_precision = _autocast_type(device)
+    with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
+        inputs = _checked(inputs, stride, upcast=low_precision is not None)
+        if chosen == "triton":
+            return _fused(inputs, stride, settings, low_precision)
+        for step in _reference_steps(inputs, stride, settings):
+            last = RoutingOutput(step.mean, step.activation)  # one at a time, so that earlier assignments are freed
+    return last
+
+
+def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingTrace:
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
-    return "reference"
+    device = _device(inputs)
+    low_precision = _autocast_type(device)
+    with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
+        inputs = _checked(inputs, stride, upcast=low_precision is not None)
+        return RoutingTrace(_reference_steps(inputs, stride, settings))
 
 
-def _conv_steps(inputs: Inputs, stride: int | Pair, settings: Settings, impl: str) -> Iterator[RoutingStep]:
-    checked = check_settings(*settings)
-    check_conv_inputs(*inputs, stride)
-    assert impl == "reference"
-    return reference.conv_routing_steps(*inputs, as_pair("stride", stride), checked)
+def _reference_steps(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -> Iterator[RoutingStep]:
+    if stride is None:
+        return reference.class_routing_steps(*inputs, settings)
+    return reference.conv_routing_steps(*inputs, stride, settings)
 
 
-def _class_steps(inputs: Inputs, settings: Settings, impl: str) -> Iterator[RoutingStep]:
-    checked = check_settings(*settings)
-    check_class_inputs(*inputs)
-    assert impl == "reference"
-    return reference.class_routing_steps(*inputs, checked)
+def _fused(
+    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, low_precision: torch.dtype | None
+) -> RoutingOutput:
+    from emcaps.routing.triton_kernels.operators import fused_routing
+
+    pose, activation, weight, beta_u, beta_a = inputs
+    height, width, child_types = activation.shape[1:]
+    unit = 1.0
+    if settings.data_scaling == "mean":
+        grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
+        unit = mean_data((height, width), child_types, grid, weight.shape[-3])
+    if low_precision == torch.bfloat16:  # float16 has too little range for poses
+        pose, weight = pose.bfloat16(), weight.bfloat16()
+    outputs = fused_routing(
+        pose,
+        activation,
+        weight,
+        beta_u,
+        beta_a,
+        stride or (1, 1),
+        settings.competition == "types",
+        settings.iterations,
+        settings.final_lambda,
+        settings.variance_floor,
+        unit,
+    )
+    return RoutingOutput(*outputs)
 
 
-def _last(steps: Iterator[RoutingStep]) -> RoutingOutput:
-    for step in steps:  # one at a time, so that without gradients each iteration's assignments are freed
-        last = RoutingOutput(step.mean, step.activation)
-    return last
+def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
+    if upcast and all(isinstance(tensor, Tensor) for tensor in inputs):
+        # What autocast left in half precision comes back to float32, in which routing works.
+        pose, activation, weight, beta_u, beta_a = (t.float() if t.dtype in HALF else t for t in inputs)
+        inputs = pose, activation, weight, beta_u, beta_a
+    if stride is None:
+        check_class_inputs(*inputs)
+    else:
+        check_conv_inputs(*inputs, stride)
+    return inputs
+
+
+def _device(inputs: Inputs) -> torch.device:
+    return inputs[0].device if isinstance(inputs[0], Tensor) else torch.device("cpu")
+
+
+def _autocast_type(device: torch.device) -> torch.dtype | None:
+    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
+def _is_transformed(inputs: Inputs) -> bool:
+    """Under vmap, jvp and the like, which only plain PyTorch goes through."""
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(isinstance(tensor, Tensor) and wrapped(tensor) for tensor in inputs)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.geometry import Pair, mean_data, parent_grid, parents_per_child
+from emcaps.routing.geometry import Pair, mean_data, parent_grid
 from emcaps.routing.results import RoutingSettings, RoutingStep, routing_lambda
 from emcaps.routing.windows import Windows
 
@@ -40,8 +40,9 @@ def conv_routing_steps(
     windows = Windows((height, width), kernel, stride)
 
     votes = torch.einsum("bvuyxcij,yxcojk->bvuyxcoik", windows.spread(pose), weight)
-    readers = torch.as_tensor(parents_per_child((height, width), kernel, stride), device=pose.device)
-    start = 1 / (windows.spread(readers[None, :, :, None]).to(pose.dtype) * parent_types)  # (1, OH, OW, KH, KW, 1)
+    # Counted on the device: a copy of a table would have to be waited for. (1, OH, OW, KH, KW, 1)
+    readers = windows.spread(windows.total(pose.new_ones(1, *grid, *kernel, 1)))
+    start = 1 / (readers * parent_types)
 
     def compete(log_joint: Tensor) -> Tensor:
         if settings.competition == "types":

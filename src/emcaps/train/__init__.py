@@ -2,8 +2,10 @@
 
 from emcaps.train.checkpoint import load_network
 from emcaps.train.evaluate import Evaluation, evaluate
+from emcaps.train.graph import make_step
 from emcaps.train.loop import Progress, TrainResult, train
 from emcaps.train.schedules import learning_rate, spread_margin
+from emcaps.train.step import make_optimiser
 
 __all__ = [
     "Evaluation",
@@ -12,6 +14,8 @@ __all__ = [
     "evaluate",
     "learning_rate",
     "load_network",
+    "make_optimiser",
+    "make_step",
     "spread_margin",
     "train",
 ]

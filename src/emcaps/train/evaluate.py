@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +13,12 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.splits import Split
-from emcaps.routing import RoutingOutput
+from emcaps.routing import RoutingOutput, parent_grid
+from emcaps.routing.dispatch import choose_implementation
 from emcaps.train.run_folder import write_json
+
+REFERENCE_MEMORY = 16 * 2**30
+"""Bytes on a GPU that an evaluation by the reference implementation may take."""
 
 
 class Evaluation(NamedTuple):
@@ -86,10 +91,26 @@ def evaluate_split(
                 crop=config.data.crop,
                 classes=config.network.classes,
                 crops=crops,
-                batch_size=max(1, (256 if device.type == "cuda" else 32) // max(1, crops)),
+                batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
                 on_progress=on_progress,
             )
     return results
+
+
+def images_at_a_time(config: RunConfig, device: torch.device) -> int:
+    """How many images to evaluate at once: many on a GPU, fewer if they are large or if every vote is kept."""
+    if device.type != "cuda":
+        return 32
+    network, side = config.network, config.data.crop
+    if network.kind == "cnn" or choose_implementation(network.impl, device) != "reference":
+        return max(1, 2048 * 32**2 // side**2)
+    first = parent_grid((side + 1) // 2, kernel=3, stride=2)  # after the convolution of stride 2
+    second = parent_grid(first, kernel=3, stride=1)
+    votes = (
+        9 * network.conv1_types * (math.prod(first) * network.primary_types + math.prod(second) * network.conv2_types)
+    )
+    bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
+    return max(1, min(2048, REFERENCE_MEMORY // (votes * bytes_each)))
 
 
 def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:

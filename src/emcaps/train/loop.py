@@ -1,7 +1,4 @@
-"""Training: one loop, any device, stoppable at any moment and resumable to the same numbers.
-
-Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live on the device.
-"""
+"""Training: one loop, any device, stoppable at any moment and resumable to the same numbers."""
 
 from __future__ import annotations
 
@@ -15,22 +12,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
-from emcaps.data.augment import augment, to_tensors
+from emcaps.data.augment import to_tensors
 from emcaps.data.prepared import fingerprint
 from emcaps.data.splits import load_split
-from emcaps.nn import build_network, cross_entropy_loss, margin_loss, spread_loss
-from emcaps.routing import RoutingOutput
+from emcaps.nn import build_network
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.device import start_work
-from emcaps.train.evaluate import Evaluation, class_scores, evaluate_split, write_evaluations
-from emcaps.train.randomness import ExampleOrder, seed_for
-from emcaps.train.schedules import learning_rate, spread_margin
+from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
+from emcaps.train.graph import make_step, wants_graph
+from emcaps.train.randomness import seed_for
+from emcaps.train.schedules import spread_margin
+from emcaps.train.step import learning_rate_of, make_optimiser, make_sums
+
+MAY_CHANGE = ("train.steps", "train.graph")
+"""Settings that a resumed run may change: how far it goes, and how its steps are launched."""
 
 
 class Progress(NamedTuple):
@@ -67,7 +67,8 @@ def train(
     """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns."""
     folder = Path(folder)
     place = start_work(device)
-    choose_implementation(config.network.impl)
+    choose_implementation(config.network.impl, place)
+    wants_graph(config.train.graph, place)
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
@@ -86,11 +87,8 @@ def train(
         board = stack.enter_context(_tensorboard(folder, tensorboard, first))
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
-        optimiser = torch.optim.Adam(
-            network.parameters(), lr=config.train.learning_rate, weight_decay=config.train.weight_decay
-        )
-        # What the next row of metrics is made of; kept on the device, so that a step does not wait for it.
-        sums = {name: torch.zeros((), device=place) for name in ("steps", "loss", "right")}
+        optimiser = make_optimiser(network, config.train)
+        sums = make_sums(place)
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums)
         if resume:
@@ -98,13 +96,13 @@ def train(
         else:
             folders.start_run(folder, config, place, data)
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
-        order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, place)
-        generator = torch.Generator(place)
         started = time.perf_counter()
-        logged_step, logged_at, row = first, seconds_before, dict[str, Any]()
 
         def seconds() -> float:
             return seconds_before + time.perf_counter() - started
+
+        advance = make_step(network, optimiser, images, labels, config, sums)
+        logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
         def save(step: int) -> None:
             _check_finite(float(sums["loss"]), network, folder, step)
@@ -118,13 +116,7 @@ def train(
 
         step = first
         while step < config.train.steps and not interrupted():
-            torch.manual_seed(seed_for(config.train.seed, "dropout", step))
-            generator.manual_seed(seed_for(config.train.seed, "augmentation", step))
-            batch = order.batch(step)
-            crops = augment(images[batch], config.data, generator)
-            loss, right = train_step(network, optimiser, crops, labels[batch], config.train, step)
-            for name, value in (("steps", 1), ("loss", loss), ("right", right)):
-                sums[name] += value
+            advance(step)
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:
@@ -168,38 +160,6 @@ class _Interrupted(Exception):
     """Ctrl-C or SIGTERM came while the finished network was being evaluated."""
 
 
-def train_step(
-    network: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    crops: Tensor,
-    labels: Tensor,
-    config: TrainConfig,
-    step: int,
-) -> tuple[Tensor, Tensor]:
-    """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right."""
-    output = network(crops)
-    loss = loss_of(output, labels, config, step)
-    for group in optimiser.param_groups:
-        group["lr"] = learning_rate_of(config, step)
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
-    return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
-
-
-def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, step: int) -> Tensor:
-    """The configured loss of class capsules, or the cross-entropy of a CNN's logits."""
-    if not isinstance(output, RoutingOutput):
-        return F.cross_entropy(output, target)
-    if config.loss == "spread":
-        return spread_loss(output.activation, target, spread_margin(step, config.margin_steps))
-    return {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss](output.activation, target)
-
-
-def learning_rate_of(config: TrainConfig, step: int) -> float:
-    return learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
-
-
 def accuracy_row(step: int, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
     return {"step": step} | {f"{name}_accuracy": result.accuracy for name, result in evaluations.items()}
 
@@ -222,15 +182,15 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
 
 def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
     """The checkpoint to go on from; None if the run was stopped before its first, so that it starts over."""
-    before = folders.read_config(folder)
-    if config.override({"train.steps": before.train.steps}) != before:
+    if not _same_but_for_what_may_change(config, folders.read_config(folder)):
         raise ValueError(
-            f"a resumed run keeps its settings, but {folder} was started with others: only steps may change"
+            f"a resumed run keeps its settings, but {folder} was started with others: only "
+            f"{' and '.join(MAY_CHANGE)} may change"
         )
     if not (folder / folders.CHECKPOINT).exists():
         return None
     saved = checkpoints.load(folder / folders.CHECKPOINT)
-    if config.override({"train.steps": saved.config.train.steps}) != saved.config:
+    if not _same_but_for_what_may_change(config, saved.config):
         raise ValueError(
             f"{folders.CONFIG} and {folders.CHECKPOINT} in {folder} have different settings: one was changed"
         )
@@ -241,8 +201,13 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     return saved
 
 
+def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
+    return config.override({"train.steps": before.train.steps, "train.graph": before.train.graph}) == before
+
+
 def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:
-    if not math.isfinite(loss_sum) or not all(bool(value.isfinite().all()) for value in network.parameters()):
+    weights_finite = torch.stack([value.isfinite().all() for value in network.parameters()]).all()
+    if not math.isfinite(loss_sum) or not weights_finite:
         raise ValueError(
             f"the loss or the weights became infinite or NaN by step {step}, so the run stops; its last checkpoint is "
             f"untouched in {folder}: lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"

@@ -17,6 +17,20 @@ def seed_for(seed: int, purpose: str, number: int = 0) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def seed_default_generator(seed: int, device: torch.device) -> None:
+    """Seed what dropout draws from: torch.manual_seed, on CUDA without its way round all devices, for each step."""
+    if device.type == "cuda":
+        default_cuda_generator(device).manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
+def default_cuda_generator(device: torch.device) -> torch.Generator:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
+
+
 class ExampleOrder:
     """Which examples each step sees: every epoch is a fresh permutation, and batches run on from one into the next."""
 

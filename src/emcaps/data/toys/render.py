@@ -128,7 +128,8 @@ def _photograph(
 
 def _film(light: Image) -> Image:
     """Brightness 0 to 1; the square root is the usual gamma of two, near enough."""
-    return np.sqrt(np.minimum(light, np.float32(1)))
+    brightness: Image = np.sqrt(np.minimum(light, np.float32(1)))
+    return brightness
 
 
 def _shadow(scene: Scene, towards_lamp: Array, size: int) -> Shadow:

@@ -1,0 +1,154 @@
+"""The check before any timing: does an implementation compute what the definition says?
+
+Class poses, class activations and the gradients of all parameters are compared with a float64 reference network of the
+same weights. An implementation may be off by twice what the float32 reference is off by, plus a tiny floor.
+
+Routing amplifies rounding, by a factor that depends on the numbers: one float32 run may come out ten times nearer to
+the truth than another that is just as good. So the reference runs several times, with inputs and weights that differ in
+their last bit, on several draws, and its worst run is what the implementation's worst run is held against.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from emcaps.bench.capture import capture
+from emcaps.bench.cases import BACKWARD, CHANNELS, Case
+from emcaps.bench.flops import POSE, routed_edges
+from emcaps.bench.implementations import REFERENCE, Implementation
+from emcaps.bench.work import MARGIN, random_inputs
+from emcaps.nn import MatrixCapsNet, spread_loss
+
+LARGEST_BATCH = 33
+"""Kernels treat whole warps of images and what is left over differently: this has one of each."""
+VOTES_AT_ONCE = 2**25
+"""Elements of votes that a reference computes at once: it keeps them in memory many times over, in float64."""
+DRAWS, NUDGES = 3, 3
+"""Fresh weights and images; and runs of the reference for each with these moved by a rounding."""
+FLOOR = 1e-6
+NOISE = 0.1
+"""Added to every parameter, so that the betas and biases, which start at zero, take part."""
+
+
+class Check(NamedTuple):
+    case: Case
+    implementation: str
+    tensors: int
+    """How many were compared; the rest is about the one that is nearest to its limit, or furthest beyond it."""
+    worst: str
+    error: float
+    reference_error: float
+
+    @property
+    def limit(self) -> float:
+        return 2 * self.reference_error + FLOOR
+
+    @property
+    def part_of_limit(self) -> float:
+        return self.error / self.limit if math.isfinite(self.error) and math.isfinite(self.limit) else math.inf
+
+    @property
+    def passed(self) -> bool:
+        return self.part_of_limit <= 1
+
+
+def checked_cases(cases: Iterable[Case]) -> list[Case]:
+    """What there is to check in the cases: one check covers all that is timed of a network, with a small batch."""
+    small = (dataclasses.replace(case, batch=min(case.batch, LARGEST_BATCH), what=BACKWARD) for case in cases)
+    return list(dict.fromkeys(small))
+
+
+def check(case: Case, implementations: Sequence[Implementation], device: torch.device) -> list[Check]:
+    """Compare each implementation with the definition."""
+    errors: dict[str, dict[str, float]] = {}  # of each implementation and tensor, in the worst draw
+    for seed in range(DRAWS):
+        exact, found = _draw(case, implementations, device, seed)
+        for name, values in found:
+            worst = errors.setdefault(name, dict.fromkeys(exact, 0.0))
+            for tensor, want in exact.items():
+                worst[tensor] = max(worst[tensor], relative_error(values[tensor], want))
+    checks = []
+    for implementation in implementations:
+        every = [
+            Check(case, implementation.name, len(errors[REFERENCE]), tensor, error, errors[REFERENCE][tensor])
+            for tensor, error in errors[implementation.name].items()
+        ]
+        checks.append(max(every, key=lambda each: each.part_of_limit))
+    return checks
+
+
+def results(network: MatrixCapsNet, images: Tensor, labels: Tensor, at_once: int) -> dict[str, Tensor]:
+    """Outputs, and the gradients of a loss that all of them have a part in; `at_once` images at a time."""
+    names, parameters = zip(*network.named_parameters(), strict=True)
+    outputs, gradients = [], [torch.zeros_like(parameter) for parameter in parameters]
+    for part, target in zip(images.split(at_once), labels.split(at_once), strict=True):
+        output = network(part)
+        loss = spread_loss(output.activation, target, MARGIN) + output.pose.square().mean()
+        for total, gradient in zip(
+            gradients, torch.autograd.grad(loss * (len(part) / len(images)), parameters), strict=True
+        ):
+            total += gradient
+        outputs.append((output.pose.detach(), output.activation.detach()))
+    pose, activation = (torch.cat(values) for values in zip(*outputs, strict=True))
+    named = {f"gradient of {name}": gradient for name, gradient in zip(names, gradients, strict=True)}
+    return {"pose": pose, "activation": activation} | named
+
+
+def relative_error(got: Tensor, want: Tensor) -> float:
+    """|got - want| / |want|, both over the whole tensor; infinite if anything in it is not finite."""
+    got, want = got.double(), want.double()
+    error = float((got - want).norm() / want.norm())
+    return error if math.isfinite(error) else math.inf
+
+
+def _draw(
+    case: Case, implementations: Sequence[Implementation], device: torch.device, seed: int
+) -> tuple[dict[str, Tensor], list[tuple[str, dict[str, Tensor]]]]:
+    """What is right, and what each run of the float32 reference and each implementation makes of it."""
+    reference = _random_network(case, seed).to(device)
+    images, labels = random_inputs(case.batch, case.size, reference.config.classes, device, seed)
+    at_once = max(1, VOTES_AT_ONCE // (POSE * routed_edges(reference.config, case.size)))
+    exact = results(copy.deepcopy(reference).double(), images.double(), labels, at_once)
+    found = [(REFERENCE, results(reference, images, labels, at_once))]
+    for _ in range(NUDGES):
+        nudged = copy.deepcopy(reference)
+        with torch.no_grad():
+            for parameter in nudged.parameters():
+                parameter.copy_(_nudged(parameter))
+        found.append((REFERENCE, results(nudged, _nudged(images), labels, at_once)))
+    for implementation in implementations:
+        network = MatrixCapsNet(case.config(implementation.routing), CHANNELS).to(device)
+        network.load_state_dict(reference.state_dict())
+        run = _captured_results if implementation.captured else results
+        found.append((implementation.name, run(network, images, labels, case.batch)))
+    return exact, found
+
+
+def _captured_results(network: MatrixCapsNet, images: Tensor, labels: Tensor, at_once: int) -> dict[str, Tensor]:
+    """As a graph, captured while other images were there: a replay has to compute everything from the new ones."""
+    buffer = images.flip(-1) + 1
+    captured = capture(lambda: results(network, buffer, labels, at_once), images.device)
+    buffer.copy_(images)
+    captured.replay()
+    return {name: value.clone() for name, value in captured.result.items()}
+
+
+def _nudged(values: Tensor) -> Tensor:
+    """Each number moved by up to one unit in its last place."""
+    return values * (1 + torch.finfo(values.dtype).eps * (2 * torch.rand_like(values) - 1))
+
+
+def _random_network(case: Case, seed: int) -> MatrixCapsNet:
+    torch.manual_seed(seed)
+    network = MatrixCapsNet(case.config(), CHANNELS)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(NOISE * torch.randn_like(parameter))
+    return network

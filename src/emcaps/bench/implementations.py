@@ -1,0 +1,57 @@
+"""The implementations that are timed side by side, and why some cannot be here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from emcaps.bench.cases import IMPLEMENTATIONS
+from emcaps.bench.ceilings import interpreted
+from emcaps.names import check_name
+from emcaps.routing.dispatch import unavailable
+
+FUSED, REFERENCE, COMPILED = IMPLEMENTATIONS
+FUSED_GRAPH = f"{FUSED}, graph"
+NAMES = (REFERENCE, COMPILED, FUSED, FUSED_GRAPH)
+"""All that may stand in a row, the definition first."""
+
+
+class Implementation(NamedTuple):
+    name: str
+    routing: str
+    """What the network's `impl` is set to."""
+    compiled: bool = False
+    """The network goes through torch.compile."""
+    captured: bool = False
+    """The work is captured as a CUDA graph once and then replayed."""
+
+
+def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
+    """Those that can run on the device, the definition first; and a line for each that cannot."""
+    wanted = wanted or IMPLEMENTATIONS
+    for name in wanted:
+        check_name("implementation", name, IMPLEMENTATIONS)
+    chosen, skipped = [], []
+    if REFERENCE in wanted:
+        chosen.append(Implementation(REFERENCE, "reference"))
+    if COMPILED in wanted:
+        if device.type == "cuda":
+            chosen.append(Implementation(COMPILED, "reference", compiled=True))
+        else:
+            skipped.append(f"{COMPILED} is skipped: torch.compile crashes on this network on a CPU; use a GPU")
+    if FUSED in wanted:
+        routing = "triton" if device.type == "cuda" else "numba"
+        reasons = unavailable(routing, device)
+        if routing == "triton" and interpreted():
+            reasons = [*reasons, "Triton's interpreter is on (TRITON_INTERPRET=1), where time means nothing"]
+        if reasons:
+            skipped.append(f"{FUSED} ({routing}) is skipped: {'; '.join(reasons)}")
+        else:
+            chosen.append(Implementation(FUSED, routing))
+            if device.type == "cuda":
+                chosen.append(Implementation(FUSED_GRAPH, routing, captured=True))
+    if not chosen:
+        raise ValueError(f"there is nothing to time here: {'; '.join(skipped)}")
+    return chosen, skipped

@@ -1,0 +1,163 @@
+"""Pictures of recorded rows: the headline as bars, and cost against batch size, iterations, image size and types.
+
+matplotlib is imported when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS, is_headline
+from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
+from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
+from emcaps.bench.tables import Comparison, compare, milliseconds, ratio
+from emcaps.files import atomic_write
+
+FORMATS = (".png", ".svg")
+COLOURS = {REFERENCE: "tab:gray", COMPILED: "tab:blue", FUSED: "tab:orange", FUSED_GRAPH: "tab:red"}
+TITLES = {"batch": "batch size", "iterations": "iterations", "size": "image side, pixels", "types": "capsule types"}
+LOGARITHMIC = ("batch", "size", "types")
+WIDTH, HEIGHT = 13, 3.2
+"""Inches of the picture, and of each line of panels."""
+
+
+class Sweep(NamedTuple):
+    """Rows of one network that differ along one axis only, and by implementation."""
+
+    network: str
+    axis: str
+    fixed: dict[str, Any]
+    """What is the same in all of them."""
+    rows: list[Row]
+
+
+def draw_rows(rows: Sequence[Row], path: Path) -> None:
+    """A line of panels for the headline and one for each network; those that there are no rows for are left out."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, not as {path.suffix!r}: rename {path}")
+    rows = list(newest(rows).values())
+    headline = [found for found in compare(rows) if is_headline(found.case) and found.timed(REFERENCE)]
+    bars = [[found for found in headline if found.case.what == what] for what in WHATS]
+    found_sweeps = sweeps(rows)
+    lines: list[list[Any]] = [[group for group in bars if group]]
+    lines += [
+        [sweep for sweep in found_sweeps if sweep.network == network]
+        for network in dict.fromkeys(sweep.network for sweep in found_sweeps)
+    ]
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(
+            "there is nothing to draw: it takes rows of the headline, or rows that differ in one of "
+            f"{', '.join(SWEEPS)} alone; run `emcaps bench --suite all`"
+        )
+    figure = _figure((WIDTH, HEIGHT * len(lines) + 0.6))
+    parts = figure.subfigures(len(lines), 1, squeeze=False)[:, 0]
+    for part, line in zip(parts, lines, strict=True):
+        for axes, panel in zip(part.subplots(1, len(line), squeeze=False)[0], line, strict=True):
+            _draw_sweep(axes, panel) if isinstance(panel, Sweep) else _draw_bars(axes, panel)
+    used = [name for name in NAMES if any(row.implementation == name for row in rows)]
+    handles = [figure.gca().plot([], [], color=COLOURS[name], linewidth=5)[0] for name in used]
+    figure.legend(handles, used, loc="outside upper center", ncols=len(used), fontsize=9, title=_devices(rows))
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110, format=path.suffix[1:])
+
+
+def sweeps(rows: Sequence[Row]) -> list[Sweep]:
+    """For each network and axis the longest series of rows that differ along that axis alone."""
+    found = []
+    for network in dict.fromkeys(row.network for row in rows):
+        for axis in SWEEPS:
+            others = [name for name in ("what", *SWEEPS) if name != axis]
+            series: dict[tuple[Any, ...], list[Row]] = {}
+            for row in rows:
+                if row.network == network:
+                    series.setdefault(tuple(getattr(row, name) for name in others), []).append(row)
+            values, longest = max(series.items(), key=lambda item: (_timed(item[1], axis), item[0][0] == BACKWARD))
+            if _timed(longest, axis) > 1:
+                found.append(Sweep(network, axis, dict(zip(others, values, strict=True)), longest))
+    return found
+
+
+def _timed(rows: Iterable[Row], axis: str) -> int:
+    """How many values of the axis were timed."""
+    return len({getattr(row, axis) for row in rows if row.status == OK})
+
+
+def _draw_sweep(axes: Any, sweep: Sweep) -> None:
+    for name in NAMES:
+        rows = sorted(
+            (row for row in sweep.rows if row.implementation == name), key=lambda row: int(getattr(row, sweep.axis))
+        )
+        timed = [row for row in rows if row.median_ms is not None]
+        places, times = [getattr(row, sweep.axis) for row in timed], [row.median_ms for row in timed]
+        axes.plot(places, times, marker="o", markersize=4, color=COLOURS[name])
+        lost = [getattr(row, sweep.axis) for row in rows if row.status == OUT_OF_MEMORY]
+        for place in lost:
+            axes.plot(place, 0.97, marker="x", color=COLOURS[name], transform=axes.get_xaxis_transform())
+        if lost:
+            where = {"xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "ha": "right"}
+            axes.annotate("out of memory", (min(lost), 0.95), (-6, 0), fontsize=7, color=COLOURS[name], **where)
+    ticks = sorted({int(getattr(row, sweep.axis)) for row in sweep.rows})
+    axes.set_yscale("log")
+    if sweep.axis in LOGARITHMIC:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlabel(TITLES[sweep.axis], fontsize=8)
+    _finish(axes, _title(sweep))
+
+
+def _draw_bars(axes: Any, group: Sequence[Comparison]) -> None:
+    """A cluster of bars for each network; at each its milliseconds and how many times faster than the reference."""
+    width = 0.8 / len(NAMES)
+    for place, found in enumerate(group):
+        base = found.timed(REFERENCE)
+        for index, name in enumerate(NAMES):
+            row = found.timed(name)
+            if row is None or row.median_ms is None or base is None or base.median_ms is None:
+                continue
+            left = place + (index - (len(NAMES) - 1) / 2) * width
+            axes.bar(left, row.median_ms, width, color=COLOURS[name])
+            faster = "" if name == REFERENCE else f"\n{ratio(base.median_ms / row.median_ms)}"
+            axes.annotate(
+                milliseconds(row.median_ms) + faster,
+                (left, row.median_ms),
+                (0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+            )
+    labels = [f"{found.case.network}, {found.case.iterations} iterations" for found in group]
+    axes.set_xticks(range(len(group)), labels)
+    axes.set_yscale("log")
+    axes.margins(y=0.2)
+    case = group[0].case
+    _finish(axes, f"{case.what}\n{case.size}x{case.size}, batch {case.batch}, and times faster than the reference")
+
+
+def _finish(axes: Any, title: str) -> None:
+    axes.minorticks_off()
+    axes.set_title(title, fontsize=8)
+    axes.set_ylabel("ms", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _title(sweep: Sweep) -> str:
+    texts = {"iterations": "{} iterations", "size": "{0}x{0}", "batch": "batch {}", "types": "{} types"}
+    parts = [text.format(sweep.fixed[name]) for name, text in texts.items() if name in sweep.fixed]
+    return f"{sweep.network}: {sweep.fixed['what']}\n{', '.join(parts)}"
+
+
+def _devices(rows: Sequence[Row]) -> str:
+    return "; ".join(dict.fromkeys(f"{row.device}, torch {row.torch}, tf32 {row.tf32}" for row in rows))
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
+    return Figure(figsize=size, layout="constrained")

@@ -1,0 +1,154 @@
+"""The benchmark itself: check, then time every case with every implementation, side by side in one process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from emcaps.bench.agreement import Check, check, checked_cases
+from emcaps.bench.cases import Case
+from emcaps.bench.ceilings import measure_ceilings
+from emcaps.bench.implementations import FUSED, Implementation, implementations
+from emcaps.bench.rows import ERROR, OK, OUT_OF_MEMORY, Conditions, Row, append_row, make_row, read_rows
+from emcaps.bench.screen import screen
+from emcaps.bench.tables import check_table, comparison_table
+from emcaps.bench.timing import measure
+from emcaps.bench.work import build_work
+from emcaps.report.progress import counting_bar
+from emcaps.train.device import start_work
+from emcaps.train.run_folder import environment
+
+
+def run_bench(
+    cases: Sequence[Case],
+    wanted: Sequence[str],
+    out: Path,
+    console: Console,
+    *,
+    device: str = "auto",
+    seconds: float = 0.5,
+    tf32: bool = False,
+) -> list[Row]:
+    """Time the cases and append their rows to `out`; ValueError if a check fails, or if a row did, at the end."""
+    if not seconds > 0:
+        raise ValueError(f"--seconds must be above 0, not {seconds}")
+    place = start_work(device)
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"the benchmark knows how to time cpu and cuda, not {place.type!r}")
+    if out.exists():
+        read_rows(out)  # a file that rows cannot be added to is told before the work, not after it
+    chosen, skipped = implementations(wanted, place)
+    for line in skipped:
+        console.print(line)
+    with _on(place), _precision(tf32):
+        _check_all(cases, [each for each in chosen if each.name.startswith(FUSED)], place, console)
+        conditions = Conditions(place, tf32, measure_ceilings(place), environment(place))
+        console.print(_conditions_line(conditions))
+        rows = []
+        with screen(console, len(cases) * len(chosen)) as shown:
+            for case in cases:
+                shown.heading(case)
+                for implementation in chosen:
+                    shown.announce(implementation.name)
+                    row = time_row(case, implementation, conditions, seconds)
+                    append_row(out, row)
+                    shown.row(row)
+                    rows.append(row)
+    if len(chosen) > 1:
+        console.print(comparison_table(rows))
+    console.print(f"rows: {out}", markup=False)
+    failed = [row for row in rows if row.status.startswith(ERROR)]
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(rows)} rows failed; they are in {out} with their errors")
+    return rows
+
+
+def time_row(case: Case, implementation: Implementation, conditions: Conditions, seconds: float) -> Row:
+    """One row. Whatever goes wrong while it is measured becomes its status, and the next row starts afresh."""
+    device = conditions.device
+    timing, status = None, OK
+    try:
+        _clean(device)
+        timing = measure(
+            lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
+        )
+    except Exception as error:
+        status = OUT_OF_MEMORY if is_out_of_memory(error) else f"{ERROR}: {_short(error)}"
+    return make_row(case, implementation, status, timing, conditions)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """A GPU's, a CPU's, or either behind an error of a compiler that met it."""
+    return isinstance(error, MemoryError) or any(
+        text in str(error).lower() for text in ("out of memory", "can't allocate memory", "cannot allocate memory")
+    )
+
+
+def _check_all(cases: Sequence[Case], fused: Sequence[Implementation], device: torch.device, console: Console) -> None:
+    checks: list[Check] = []
+    if not fused:
+        return
+    to_check = checked_cases(cases)
+    with counting_bar("checking", "networks") as on_progress:
+        for done, case in enumerate(to_check, start=1):
+            _clean(device)
+            try:
+                checks += check(case, fused, device)
+            except Exception as error:
+                raise ValueError(f"the check of {case} broke off, so nothing was timed: {_short(error)}") from error
+            on_progress(done, len(to_check))
+    console.print(check_table(checks))
+    failed = [each for each in checks if not each.passed]
+    if failed:
+        worst = failed[0]
+        raise ValueError(
+            f"{len(failed)} of {len(checks)} checks failed, so nothing was timed; the first: {worst.implementation} on "
+            f"{worst.case}: {worst.worst} is off by {worst.error:.2g}, the limit is {worst.limit:.2g}"
+        )
+
+
+def _conditions_line(conditions: Conditions) -> str:
+    ceilings = conditions.ceilings
+    tflops = "not measured" if ceilings.tflops is None else f"{ceilings.tflops:.3g} TFLOP/s"
+    return (
+        f"{conditions.environment['device']}: float32 arithmetic {tflops}, memory {ceilings.gb_per_s:,.0f} GB/s, "
+        f"tf32 {'on' if conditions.tf32 else 'off'}"
+    )
+
+
+def _short(error: Exception) -> str:
+    """One line of at most 300 letters: a compiler's error can fill pages."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _clean(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Events, streams and Triton's kernels go to the current GPU."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _precision(tf32: bool) -> Iterator[None]:
+    """The same precision of matrix products and convolutions for every implementation."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,134 @@
+"""Tables: what the checks found, and implementations side by side for the terminal and, as Markdown, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+
+from emcaps.bench.agreement import Check
+from emcaps.bench.cases import Case, is_headline
+from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
+from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
+from emcaps.report.tables import plain_table
+
+
+class Comparison(NamedTuple):
+    """One case, with the median milliseconds of each implementation that ran."""
+
+    case: Case
+    rows: dict[str, Row]
+
+    def faster_than(self, other: str) -> float | None:
+        """How many times faster the fused implementation is, by its quickest row; None if one of them has none."""
+        fused = [row.median_ms for name in (FUSED, FUSED_GRAPH) if (row := self.timed(name)) and row.median_ms]
+        base = self.timed(other)
+        return base.median_ms / min(fused) if fused and base and base.median_ms else None
+
+    def timed(self, name: str) -> Row | None:
+        row = self.rows.get(name)
+        return row if row is not None and row.status == OK else None
+
+
+def compare(rows: Iterable[Row]) -> list[Comparison]:
+    """One for each case, in the order in which they were timed."""
+    cases: dict[Case, dict[str, Row]] = {}
+    for (case, name), row in newest(rows).items():
+        cases.setdefault(case, {})[name] = row
+    return [Comparison(case, found) for case, found in cases.items()]
+
+
+def check_table(checks: Sequence[Check]) -> Table:
+    table = plain_table("Against a float64 reference: outputs and all gradients, relative errors")
+    for column in ("network", "implementation", "tensor nearest to its limit"):
+        table.add_column(column)
+    for column in ("error", "float32 reference", "limit"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for check in checks:
+        numbers = (f"{value:.1e}" for value in (check.error, check.reference_error, check.limit))
+        verdict = "ok" if check.passed else "[bold red]FAILED[/bold red]"
+        worst = f"{check.worst} (of {check.tensors})"
+        table.add_row(str(check.case), check.implementation, worst, *numbers, verdict)
+    return table
+
+
+def comparison_table(rows: Iterable[Row]) -> Table:
+    """Every case, for the terminal."""
+    comparisons = compare(rows)
+    names = _names(comparisons)
+    table = plain_table("Median ms")
+    for column in ("case", "what"):
+        table.add_column(column)
+    for column in (*names, *_ratio_titles(names)):
+        table.add_column(column, justify="right")
+    for comparison in comparisons:
+        cells = _cells(comparison, names)
+        table.add_row(str(comparison.case), comparison.case.what, *cells)
+    return table
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The headline cases, or all of them where there are none, with what they were measured on below."""
+    comparisons = compare(rows)
+    comparisons = [found for found in comparisons if is_headline(found.case)] or comparisons
+    if not comparisons:
+        raise ValueError("the table has no rows: run `emcaps bench` first")
+    names = _names(comparisons)
+    titles = [*(f"{name}, ms" for name in names), *_ratio_titles(names)]
+    lines = [
+        _markdown_line("network", "what", *titles),
+        "|---|---|" + "--:|" * len(titles),
+        *(_markdown_line(str(found.case), found.case.what, *_cells(found, names)) for found in comparisons),
+        "",
+        *dict.fromkeys(_measured_on(row) for found in comparisons for row in found.rows.values()),
+    ]
+    return "\n".join(lines)
+
+
+def milliseconds(value: float) -> str:
+    """Three digits, in plain figures: 0.412, 3.29, 120."""
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f}"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x"
+
+
+def _names(comparisons: Sequence[Comparison]) -> list[str]:
+    return [name for name in NAMES if any(name in comparison.rows for comparison in comparisons)]
+
+
+def _ratio_titles(names: Sequence[str]) -> list[str]:
+    return [f"faster than {name}" for name in (REFERENCE, COMPILED) if name in names and FUSED in names]
+
+
+def _cells(comparison: Comparison, names: Sequence[str]) -> list[str]:
+    cells = [_time(comparison.rows.get(name)) for name in names]
+    for name in (REFERENCE, COMPILED):
+        if name in names and FUSED in names:
+            value = comparison.faster_than(name)
+            cells.append("-" if value is None else ratio(value))
+    return cells
+
+
+def _time(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    if row.median_ms is None:
+        return OUT_OF_MEMORY if row.status == OUT_OF_MEMORY else "failed"
+    return milliseconds(row.median_ms)
+
+
+def _markdown_line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _measured_on(row: Row) -> str:
+    versions = ", ".join(
+        f"{name} {value}" for name, value in (("torch", row.torch), ("triton", row.triton), ("CUDA", row.cuda)) if value
+    )
+    commit = f", commit {row.commit[:12]}" if row.commit else ""
+    return f"Measured on {row.device}; {versions}; float32, tf32 {row.tf32}; emcaps {row.emcaps}{commit}."

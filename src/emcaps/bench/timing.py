@@ -1,0 +1,98 @@
+"""Timing one piece of work: warm-up, repeats, percentiles and memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+LEAST, MOST = 10, 100
+"""Repeats of a row: as many as its seconds allow, between these two."""
+WARM_UP = 3
+
+Work = Callable[[], object]
+
+
+class Timing(NamedTuple):
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    repeats: int
+    warmup_s: float
+    """Building and warming up, compilation included."""
+    peak_mib: float | None
+    """On a GPU: the most that torch's allocator had handed out at one moment: network, optimiser, inputs and all.
+
+    Of plain work while it is repeated, after the warm-up; of a captured graph from before it is captured, because its
+    memory is handed out then.
+    """
+
+
+def measure(make: Callable[[], Work], device: torch.device, seconds: float, captured: bool = False) -> Timing:
+    """Time what `make` builds; `captured` says that building it captures a CUDA graph."""
+    started = time.perf_counter()
+    if captured:
+        _reset_peak(device)
+    work = make()
+    for _ in range(WARM_UP):
+        work()
+    synchronise(device)
+    warmup = time.perf_counter() - started
+    if not captured:
+        _reset_peak(device)
+    times = repeat(work, device, seconds)
+    peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
+    p20, median, p80 = percentiles(times)
+    return Timing(median, p20, p80, len(times), warmup, peak)
+
+
+def repeat(work: Work, device: torch.device, seconds: float) -> list[float]:
+    """Milliseconds of each of as many repeats as fill `seconds`, within LEAST and MOST. The work is warm."""
+    if device.type == "cuda":
+        (first,) = _on_gpu(work, 1)
+        return _on_gpu(work, _repeats(seconds, first))
+    (first,) = _on_host(work, 1)
+    return _on_host(work, _repeats(seconds, first))
+
+
+def percentiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """The 20th, 50th and 80th, between neighbours in proportion."""
+    low, middle, high = np.percentile(times, (20, 50, 80))
+    return float(low), float(middle), float(high)
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _repeats(seconds: float, milliseconds: float) -> int:
+    return max(LEAST, min(MOST, int(1000 * seconds / max(milliseconds, 1e-3))))
+
+
+def _on_host(work: Work, repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(1000 * (time.perf_counter() - start))
+    return times
+
+
+def _on_gpu(work: Work, repeats: int) -> list[float]:
+    """By events in the stream: the host runs ahead, so a gap counts only where the GPU had to wait for it."""
+    starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(repeats)] for _ in range(2))
+    for start, end in zip(starts, ends, strict=True):
+        start.record()
+        work()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)

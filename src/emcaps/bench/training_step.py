@@ -1,0 +1,36 @@
+"""One step of training as the benchmark times it: the step of `emcaps train`, on images that live on the device."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from emcaps.bench.cases import VIEW
+from emcaps.bench.timing import Work
+from emcaps.config import DataConfig, RunConfig, TrainConfig
+from emcaps.nn import MatrixCapsNet
+from emcaps.train import make_optimiser, make_step
+
+
+def training_step(
+    network: MatrixCapsNet, images: Tensor, labels: Tensor, batch: int, size: int, *, captured: bool = False
+) -> Work:
+    """A function that does the next step: choose a batch, augment, forward, backward, Adam; `captured` as a CUDA graph.
+
+    images uint8 (N, C, H, W) and labels (N,) are the whole training set.
+    """
+    settings = TrainConfig(batch_size=batch, graph="on" if captured else "off")
+    config = RunConfig(network.config, _AnyCrop(view=VIEW, crop=size), settings)
+    step = make_step(network, make_optimiser(network, settings), images, labels, config)
+    numbers = itertools.count()
+    return lambda: step(next(numbers))
+
+
+@dataclass(frozen=True)
+class _AnyCrop(DataConfig):
+    """Crops of any size: the images of the benchmark may be larger than the prepared ones' 48 pixels."""
+
+    def __post_init__(self) -> None:
+        pass

@@ -1,0 +1,74 @@
+"""From a case and an implementation to the function that is timed, with fresh random inputs.
+
+Dims: B batch; C channels; H, W image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from emcaps.bench.capture import capture
+from emcaps.bench.cases import CHANNELS, FORWARD, STEP, Case
+from emcaps.bench.implementations import Implementation
+from emcaps.bench.timing import Work
+from emcaps.bench.training_step import training_step
+from emcaps.nn import MatrixCapsNet, spread_loss
+from emcaps.train.schedules import spread_margin
+
+MARGIN = spread_margin(0)
+BORDER = 16
+"""Pixels that training cuts off: 32x32 crops of 48x48 images."""
+
+
+def build_work(case: Case, implementation: Implementation, device: torch.device) -> Work:
+    """What a row of the benchmark repeats."""
+    torch.manual_seed(0)
+    network = MatrixCapsNet(case.config(implementation.routing), CHANNELS).to(device)
+    if implementation.compiled:
+        torch.compiler.reset()  # otherwise each further shape counts towards a limit
+        network.compile(fullgraph=True, dynamic=False)
+    if case.what == STEP:
+        images, labels = resident_images(case, device)
+        return training_step(network, images, labels, case.batch, case.size, captured=implementation.captured)
+    inputs = random_inputs(case.batch, case.size, network.config.classes, device)
+    work = (forward if case.what == FORWARD else forward_backward)(network, *inputs)
+    return capture(work, device).replay if implementation.captured else work
+
+
+def forward(network: MatrixCapsNet, images: Tensor, _labels: Tensor) -> Work:
+    network.eval()
+
+    def work() -> object:
+        with torch.no_grad():
+            return network(images)
+
+    return work
+
+
+def forward_backward(network: MatrixCapsNet, images: Tensor, labels: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    parameters = list(network.parameters())
+
+    def work() -> tuple[Tensor, ...]:
+        loss = spread_loss(network(images).activation, labels, MARGIN)
+        return torch.autograd.grad(loss, parameters)
+
+    return work
+
+
+def random_inputs(batch: int, size: int, classes: int, device: torch.device, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Standardised images (B, C, H, W) and labels (B,)."""
+    generator = torch.Generator(device).manual_seed(seed)
+    images = torch.randn(batch, CHANNELS, size, size, generator=generator, device=device)
+    return images, torch.randint(classes, (batch,), generator=generator, device=device)
+
+
+def resident_images(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A training set on the device, large enough that a new order of it is drawn only now and then."""
+    count, side = max(4096, 8 * case.batch), case.size + BORDER
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (count, CHANNELS, side, side)
+    images = torch.randint(256, shape, dtype=torch.uint8, generator=generator, device=device)
+    return images, torch.randint(case.config().classes, (count,), generator=generator, device=device)

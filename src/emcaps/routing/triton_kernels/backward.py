@@ -1,0 +1,541 @@
+"""The sweeps of the backward pass. Dims and packed tensors as in forward.py.
+
+adjoints (T, NB, OH, OW, O, ADJOINT, BB), child gradients (T - 1, slots, BB), beta gradients (2, T, NB, OH, OW, O).
+"""
+
+import triton
+import triton.language as tl
+
+from emcaps.routing.triton_kernels.edge import (
+    ADJOINT,
+    CONSTANT,
+    DATA,
+    EPSILON,
+    LINEAR,
+    LOG_PEAK,
+    LOGIT,
+    MEAN,
+    PRECISION,
+    QUADRATIC,
+    RECORD,
+    SIZES,
+    SPREAD,
+    TYPES_PER_BLOCK,
+    UNIT_COST,
+    add_pose_gradient,
+    add_vote_gradient_of_e,
+    add_vote_gradient_of_m,
+    issue_loads_first,
+    load_matrix,
+    log_joint,
+    readers,
+    share_gradient,
+    store_matrix,
+    votes,
+    zero_matrix,
+)
+from emcaps.routing.triton_kernels.forward import locate, merge_slices, next_child, weight_offsets
+
+
+@triton.jit
+def store_adjoint(
+    adjoint,
+    beta_gradient,
+    beta_count,
+    record,
+    mean_gradient,
+    variance_gradient,
+    logit_gradient,
+    routing_lambda: tl.float64,
+    data_unit: tl.float64,
+    known,
+    BB: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """From the gradients of a parent's statistics to its adjoint record and the gradients of its betas, (8) to (10)."""
+    routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
+    data_unit = tl.full((1, 1), data_unit, DTYPE)
+    data = tl.load(record + DATA * BB)
+    per_data = 1.0 / (data + EPSILON)
+    cost_gradient = -routing_lambda * logit_gradient
+    per_log_variance = 0.5 * cost_gradient * data / data_unit
+    constant = cost_gradient * tl.load(record + UNIT_COST * BB)
+    for h in tl.static_range(16):
+        full = variance_gradient[h] + per_log_variance * tl.load(record + (PRECISION + h) * BB)
+        quadratic = full * per_data
+        mean = tl.load(record + (MEAN + h) * BB)
+        linear = (mean_gradient[h] - 2.0 * EPSILON * quadratic * mean) * per_data
+        constant -= quadratic * tl.load(record + (SPREAD + h) * BB)
+        tl.store(adjoint + (QUADRATIC + h) * BB, quadratic, mask=known)
+        tl.store(adjoint + (LINEAR + h) * BB, linear, mask=known)
+    tl.store(adjoint + CONSTANT * BB, constant, mask=known)
+    tl.store(beta_gradient, tl.sum(16.0 * cost_gradient * data / data_unit, 1, keep_dims=True), mask=known)
+    tl.store(beta_gradient + beta_count, tl.sum(-cost_gradient, 1, keep_dims=True), mask=known)
+
+
+@triton.jit(
+    do_not_specialize=["B", "positions", "O", "beta_count"],
+    do_not_specialize_on_alignment=[
+        "pose_gradient_pointer",
+        "activation_gradient_pointer",
+        "beta_gradient_pointer",
+    ],
+)
+def output_adjoint(
+    pose_gradient_pointer,
+    activation_gradient_pointer,
+    record_pointer,
+    adjoint_pointer,
+    beta_gradient_pointer,
+    routing_lambda: tl.float64,
+    data_unit: tl.float64,
+    B,
+    positions,
+    O,
+    beta_count: tl.int64,
+    BB: tl.constexpr,
+):
+    """The adjoint record of the last iteration from the gradients of the layer's outputs, (B, positions, O, 16)."""
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    parent = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    image = parent // (positions * O) * BB + lane
+    output = image * (positions * O) + parent % (positions * O)
+    valid = image < B
+    record = record_pointer + parent * RECORD * BB + lane
+    mean_gradient = ()
+    variance_gradient = ()
+    for h in tl.static_range(16):
+        value = tl.load(pose_gradient_pointer + output * 16 + h, mask=valid, other=0.0).to(DTYPE)
+        mean_gradient = mean_gradient + (value,)
+        variance_gradient = variance_gradient + (tl.zeros((1, BB), DTYPE),)
+    activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
+    logit = tl.load(record + LOGIT * BB)
+    logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
+    store_adjoint(
+        adjoint_pointer + parent * ADJOINT * BB + lane,
+        beta_gradient_pointer + parent + tl.zeros((1, 1), tl.int64),
+        beta_count,
+        record,
+        mean_gradient,
+        variance_gradient,
+        logit_gradient,
+        routing_lambda,
+        data_unit,
+        True,
+        BB,
+        DTYPE,
+    )
+
+
+@triton.jit(
+    do_not_specialize=SIZES,
+    do_not_specialize_on_alignment=[
+        "pose_pointer",
+        "before_pointer",
+        "record_pointer",
+        "adjoint_pointer",
+        "normaliser_pointer",
+        "child_gradient_pointer",
+    ],
+)
+def child_gradient(
+    pose_pointer,
+    weight_pointer,
+    before_pointer,
+    record_pointer,
+    adjoint_pointer,
+    normaliser_pointer,
+    child_gradient_pointer,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    CHILDREN: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    program = tl.program_id(0)
+    groups = C // CHILDREN
+    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
+    slot = program // groups
+    kx = slot % KW
+    ky = slot // KW % KH
+    position = slot // KW // KH
+    row = position // OW % OH * stride_y + ky
+    column = position % OW * stride_x + kx
+    block = (position // OW // OH).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    place = (block * H + row) * W + column
+    pose = load_matrix(pose_pointer + (place * C + types) * (16 * BB) + lane, BB, DTYPE)
+    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    first_parent = position.to(tl.int64) * O
+    row_share = shared * (row.to(DTYPE) + 0.5) / H
+    column_share = shared * (column.to(DTYPE) + 0.5) / W
+    normaliser = (slot.to(tl.int64) if by_position else place) * C + types
+    largest = tl.load(normaliser_pointer + normaliser * (2 * BB) + lane)
+    per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
+
+    total = tl.zeros((CHILDREN, BB), DTYPE)
+    # What the next parent needs first is loaded while this one is worked on.
+    before = before_pointer + first_parent * (RECORD * BB) + lane
+    weight = load_matrix(weights, TYPES_PER_BLOCK, DTYPE)
+    old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+    old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
+    old_log_peak = tl.load(before + LOG_PEAK * BB)
+    for o in range(O):
+        record = record_pointer + (first_parent + o) * (RECORD * BB) + lane
+        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + lane
+        mean = load_matrix(record + MEAN * BB, BB, DTYPE)
+        quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
+        linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
+        constant = tl.load(adjoint + CONSTANT * BB)
+        vote = votes(pose, weight, row_share, column_share)
+        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+        following = tl.minimum(o + 1, O - 1)
+        before = before_pointer + (first_parent + following) * (RECORD * BB) + lane
+        weight = load_matrix(weights + following * (C * 16), TYPES_PER_BLOCK, DTYPE)
+        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
+        old_log_peak = tl.load(before + LOG_PEAK * BB)
+        gradient = share_gradient(vote, mean, quadratic, linear, constant)
+        total += tl.exp(joint - largest) * per_total * gradient
+    tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "beta_count"], do_not_specialize_on_alignment=["beta_gradient_pointer"])
+def parent_gradient(
+    pose_pointer,
+    activation_pointer,
+    weight_pointer,
+    before_pointer,
+    record_pointer,
+    adjoint_pointer,
+    normaliser_pointer,
+    child_gradient_pointer,
+    before_adjoint_pointer,
+    beta_gradient_pointer,
+    routing_lambda: tl.float64,
+    data_unit: tl.float64,
+    beta_count: tl.int64,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    SLICES: tl.constexpr,
+    PARENTS: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """Through the E-step to the statistics of the iteration before (14), and on to its adjoint record.
+
+    The rows of the tile are those of m_step.
+    """
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    program = tl.program_id(0)
+    groups = tl.cdiv(O, PARENTS)
+    position = program // groups
+    u = position % OW
+    v = position // OW % OH
+    block = (position // OW // OH).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    rows = tl.arange(0, SLICES * PARENTS)[:, None]
+    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    slice = rows // PARENTS
+    parent = position.to(tl.int64) * O + o
+    before = before_pointer + parent * (RECORD * BB) + lane
+    adjoint = adjoint_pointer + parent * (ADJOINT * BB) + lane
+    old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+    old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
+    old_log_peak = tl.load(before + LOG_PEAK * BB)
+    mean = load_matrix(record_pointer + parent * (RECORD * BB) + lane + MEAN * BB, BB, DTYPE)
+    quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
+    linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
+    constant = tl.load(adjoint + CONSTANT * BB)
+
+    joint_sum = tl.zeros((SLICES * PARENTS, BB), DTYPE)
+    first_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+    second_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+    per_row = shared / tl.full((), H, DTYPE)
+    per_column = shared / tl.full((), W, DTYPE)
+    ky = 0
+    kx = 0
+    first_type = 0
+    row, column, child, slot, matrix = locate(
+        ky,
+        kx,
+        first_type + slice,
+        v,
+        u,
+        block,
+        position,
+        o,
+        H,
+        W,
+        C,
+        O,
+        KH,
+        KW,
+        stride_y,
+        stride_x,
+        shared,
+        by_position,
+    )
+    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+    weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+    activation = tl.load(activation_pointer + child * BB + lane)
+    largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
+    per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
+    later = tl.load(child_gradient_pointer + slot * BB + lane)
+    for _ in range(KH * KW * (C // SLICES)):
+        ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
+        next_row, next_column, child, slot, matrix = locate(
+            ky,
+            kx,
+            first_type + slice,
+            v,
+            u,
+            block,
+            position,
+            o,
+            H,
+            W,
+            C,
+            O,
+            KH,
+            KW,
+            stride_y,
+            stride_x,
+            shared,
+            by_position,
+        )
+        next_pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+        next_weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+        next_activation = tl.load(activation_pointer + child * BB + lane)
+        next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
+        next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
+        next_later = tl.load(child_gradient_pointer + slot * BB + lane)
+
+        vote = votes(pose, weight, (row.to(DTYPE) + 0.5) * per_row, (column.to(DTYPE) + 0.5) * per_column)
+        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+        share = tl.exp(joint - largest) * per_total * activation
+        joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
+        joint_sum += joint_gradient
+        new_first = ()
+        new_second = ()
+        for h in tl.static_range(16):
+            difference = vote[h] - old_mean[h]
+            pull = joint_gradient * difference
+            new_first = new_first + (first_moment[h] + pull,)
+            new_second = new_second + (second_moment[h] + pull * difference,)
+        first_moment = new_first
+        second_moment = new_second
+        pose = next_pose
+        weight = next_weight
+        activation = next_activation
+        largest = next_largest
+        per_total = next_per_total
+        later = next_later
+        row = next_row
+        column = next_column
+
+    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    known = o < O
+    parent = position.to(tl.int64) * O + tl.minimum(o, O - 1)
+    record = before_pointer + parent * (RECORD * BB) + lane
+    total = merge_slices(joint_sum, SLICES, PARENTS, BB)
+    mean_gradient = ()
+    variance_gradient = ()
+    for h in tl.static_range(16):
+        precision_h = tl.load(record + (PRECISION + h) * BB)
+        mean_gradient = mean_gradient + (precision_h * merge_slices(first_moment[h], SLICES, PARENTS, BB),)
+        second = precision_h * merge_slices(second_moment[h], SLICES, PARENTS, BB)
+        variance_gradient = variance_gradient + (0.5 * precision_h * (second - total),)
+    store_adjoint(
+        before_adjoint_pointer + parent * (ADJOINT * BB) + lane,
+        beta_gradient_pointer + parent,
+        beta_count,
+        record,
+        mean_gradient,
+        variance_gradient,
+        total * tl.sigmoid(-tl.load(record + LOGIT * BB)),
+        routing_lambda,
+        data_unit,
+        known,
+        BB,
+        DTYPE,
+    )
+
+
+@triton.jit
+def add_later_vote_gradients(
+    gradient,
+    vote,
+    activation,
+    record,
+    adjoint,
+    normaliser,
+    child_gradient,
+    record_step,
+    adjoint_step,
+    normaliser_step,
+    iterations,
+    BB: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """dL/dV_ij of the iterations after the first, (12) and (15), added up; the pointers are those of the first."""
+    for t in range(1, iterations):
+        before = record + (t - 1) * record_step
+        current = adjoint + t * adjoint_step
+        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
+        mean = load_matrix(before + record_step + MEAN * BB, BB, DTYPE)
+        quadratic = load_matrix(current + QUADRATIC * BB, BB, DTYPE)
+        linear = load_matrix(current + LINEAR * BB, BB, DTYPE)
+        constant = tl.load(current + CONSTANT * BB)
+        old_log_peak = tl.load(before + LOG_PEAK * BB)
+        largest = tl.load(normaliser + (t - 1) * normaliser_step * 2)
+        per_total = tl.load(normaliser + (t - 1) * normaliser_step * 2 + BB)
+        later = tl.load(child_gradient + (t - 1) * normaliser_step)
+        issue_loads_first()
+        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+        share = tl.exp(joint - largest) * per_total * activation
+        joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
+        gradient = add_vote_gradient_of_m(gradient, vote, mean, quadratic, linear, share)
+        gradient = add_vote_gradient_of_e(gradient, vote, old_mean, old_precision, joint_gradient)
+    return gradient
+
+
+@triton.jit(
+    do_not_specialize=[*SIZES, "record_step", "adjoint_step", "normaliser_step", "iterations"],
+    do_not_specialize_on_alignment=[
+        "pose_pointer",
+        "activation_pointer",
+        "first_share_pointer",
+        "record_pointer",
+        "adjoint_pointer",
+        "normaliser_pointer",
+        "child_gradient_pointer",
+        "pose_gradient_pointer",
+        "activation_gradient_pointer",
+        "weight_gradient_pointer",
+    ],
+)
+def input_gradient(
+    pose_pointer,
+    activation_pointer,
+    first_share_pointer,
+    weight_pointer,
+    record_pointer,
+    adjoint_pointer,
+    normaliser_pointer,
+    child_gradient_pointer,
+    pose_gradient_pointer,
+    activation_gradient_pointer,
+    weight_gradient_pointer,
+    record_step: tl.int64,
+    adjoint_step: tl.int64,
+    normaliser_step: tl.int64,
+    iterations,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    CHILDREN: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), through the parents at one position.
+
+    All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, 16, C).
+    """
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    program = tl.program_id(0)
+    groups = C // CHILDREN
+    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
+    slot = program // groups
+    kx = slot % KW
+    ky = slot // KW % KH
+    position = slot // KW // KH
+    row = position // OW % OH * stride_y + ky
+    column = position % OW * stride_x + kx
+    block = (position // OW // OH).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    place = (block * H + row) * W + column
+    child = place * C + types
+    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+    activation = tl.load(activation_pointer + child * BB + lane)
+    first_share = tl.load(first_share_pointer + child * BB + lane)
+    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    first_parent = position.to(tl.int64) * O
+    row_share = shared * (row.to(DTYPE) + 0.5) / H
+    column_share = shared * (column.to(DTYPE) + 0.5) / W
+    normaliser = (slot.to(tl.int64) if by_position else place) * C + types
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
+    start = 1.0 / ((last_v - first_v + 1) * (last_u - first_u + 1) * O).to(DTYPE)
+
+    total = zero_matrix(CHILDREN, BB, DTYPE)
+    activation_total = tl.zeros((CHILDREN, BB), DTYPE)
+    for o in range(O):
+        weight = load_matrix(weights + o * (C * 16), TYPES_PER_BLOCK, DTYPE)
+        record = record_pointer + (first_parent + o) * (RECORD * BB) + lane
+        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + lane
+        mean = load_matrix(record + MEAN * BB, BB, DTYPE)
+        quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
+        linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
+        constant = tl.load(adjoint + CONSTANT * BB)
+        issue_loads_first()
+        vote = votes(pose, weight, row_share, column_share)
+        activation_total += share_gradient(vote, mean, quadratic, linear, constant)
+        gradient = add_later_vote_gradients(
+            add_vote_gradient_of_m(zero_matrix(CHILDREN, BB, DTYPE), vote, mean, quadratic, linear, first_share),
+            vote,
+            activation,
+            record,
+            adjoint,
+            normaliser_pointer + normaliser * (2 * BB) + lane,
+            child_gradient_pointer + normaliser * BB + lane,
+            record_step,
+            adjoint_step,
+            normaliser_step,
+            iterations,
+            BB,
+            DTYPE,
+        )
+        total = add_pose_gradient(total, gradient, weight)
+        # Written by the first lane, from where the sum is: a tensor without lanes would have to be laid out anew.
+        result = weight_gradient_pointer + (slot.to(tl.int64) * O + o) * (16 * C) + types + lane
+        for j in tl.static_range(4):
+            for k in tl.static_range(4):
+                value = pose[j] * gradient[k]
+                for i in tl.static_range(1, 4):
+                    value += pose[4 * i + j] * gradient[4 * i + k]
+                value = tl.broadcast_to(tl.sum(value, 1, keep_dims=True), (CHILDREN, BB))
+                tl.store(result + (4 * j + k) * C, value, mask=lane == 0)
+    result = slot.to(tl.int64) * C + types
+    store_matrix(pose_gradient_pointer + result * (16 * BB) + lane, total, BB)
+    tl.store(activation_gradient_pointer + result * BB + lane, start * activation_total)

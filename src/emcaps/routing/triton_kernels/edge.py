@@ -1,0 +1,148 @@
+"""The arithmetic of one edge, child i to parent j, in registers: the pieces that every sweep is made of.
+
+A 4x4 matrix is a tuple of 16 tensors, element h = 4 row + column, so that every thread holds whole matrices and no sum
+over h ever leaves it. The numbers in brackets are the equations of README.md beside this file.
+"""
+
+import triton
+import triton.language as tl
+
+# Fields of a parent's record: 16 means, 16 inverse variances, 16 spreads (variances without the floor), then scalars.
+MEAN = tl.constexpr(0)
+PRECISION = tl.constexpr(16)
+SPREAD = tl.constexpr(32)
+LOG_PEAK = tl.constexpr(48)  # log of a_j times the density at the mean, without the constant (2 pi)^-8
+DATA = tl.constexpr(49)  # S_j
+LOGIT = tl.constexpr(50)
+UNIT_COST = tl.constexpr(51)  # the cost of one unit of data
+RECORD = tl.constexpr(52)
+
+# Fields of a parent's adjoint record: what a unit of r_ij and V_ij change in the loss through this parent's statistics.
+QUADRATIC = tl.constexpr(0)  # A_jh
+LINEAR = tl.constexpr(16)  # B_jh
+CONSTANT = tl.constexpr(32)  # c_j
+ADJOINT = tl.constexpr(36)  # padded, so that every iteration's records start at a multiple of 16 bytes
+
+# Arguments that would otherwise make a kernel be compiled again for every layer that has a 1 among its sizes.
+SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
+
+EPSILON = tl.constexpr(1e-9)  # keeps a parent without data at pose 0 instead of 0 / 0
+TYPES_PER_BLOCK = tl.constexpr(4)  # child types that lie side by side in the packed matrices
+
+
+@triton.jit
+def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
+    """16 tensors from memory where consecutive elements are STEP apart."""
+    matrix = ()
+    for h in tl.static_range(16):
+        matrix = matrix + (tl.load(pointer + h * STEP).to(DTYPE),)
+    return matrix
+
+
+@triton.jit
+def issue_loads_first():
+    """Keep the compiler from spreading the loads above over the arithmetic below, where each would be waited for."""
+    tl.debug_barrier()
+
+
+@triton.jit
+def store_matrix(pointer, matrix, STEP: tl.constexpr):
+    for h in tl.static_range(16):
+        tl.store(pointer + h * STEP, matrix[h])
+
+
+@triton.jit
+def zero_matrix(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
+    matrix = ()
+    for _ in tl.static_range(16):
+        matrix = matrix + (tl.zeros((ROWS, COLUMNS), DTYPE),)
+    return matrix
+
+
+@triton.jit
+def votes(pose, weight, row, column):
+    """V = M W (1); a class layer adds the child's scaled position, (row, column), to the right-hand column."""
+    vote = ()
+    for i in tl.static_range(4):
+        for k in tl.static_range(4):
+            value = pose[4 * i] * weight[k]
+            for j in tl.static_range(1, 4):
+                value += pose[4 * i + j] * weight[4 * j + k]
+            if i == 0 and k == 3:
+                value += row
+            if i == 1 and k == 3:
+                value += column
+            vote = vote + (value,)
+    return vote
+
+
+@triton.jit
+def log_joint(vote, mean, precision, log_peak):
+    """log a_j N(V; mu, s2) (7), up to the constant that every parent shares."""
+    distance = 0.0
+    for i in tl.static_range(4):  # a row at a time: shorter chains of additions, and smaller errors
+        difference = vote[4 * i] - mean[4 * i]
+        row = difference * difference * precision[4 * i]
+        for k in tl.static_range(1, 4):
+            difference = vote[4 * i + k] - mean[4 * i + k]
+            row += difference * difference * precision[4 * i + k]
+        distance += row
+    return log_peak - 0.5 * distance
+
+
+@triton.jit
+def share_gradient(vote, mean, quadratic, linear, constant):
+    """D_ij = dL/dr_ij (11)."""
+    value = constant
+    for i in tl.static_range(4):
+        difference = vote[4 * i] - mean[4 * i]
+        row = difference * (quadratic[4 * i] * difference + linear[4 * i])
+        for k in tl.static_range(1, 4):
+            difference = vote[4 * i + k] - mean[4 * i + k]
+            row += difference * (quadratic[4 * i + k] * difference + linear[4 * i + k])
+        value += row
+    return value
+
+
+@triton.jit
+def add_vote_gradient_of_m(total, vote, mean, quadratic, linear, share):
+    """dL/dV_ij through the M-step (12), added up."""
+    result = ()
+    for h in tl.static_range(16):
+        result = result + (total[h] + share * (2 * quadratic[h] * (vote[h] - mean[h]) + linear[h]),)
+    return result
+
+
+@triton.jit
+def add_vote_gradient_of_e(total, vote, mean, precision, joint_gradient):
+    """dL/dV_ij through the E-step (15), added up."""
+    result = ()
+    for h in tl.static_range(16):
+        result = result + (total[h] - joint_gradient * precision[h] * (vote[h] - mean[h]),)
+    return result
+
+
+@triton.jit
+def add_pose_gradient(total, vote_gradient, weight):
+    """dL/dM += dL/dV W^T (16)."""
+    result = ()
+    for i in tl.static_range(4):
+        for j in tl.static_range(4):
+            value = total[4 * i + j]
+            for k in tl.static_range(4):
+                value += vote_gradient[4 * i + k] * weight[4 * j + k]
+            result = result + (value,)
+    return result
+
+
+@triton.jit
+def log_sigmoid(x):
+    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def readers(place, parents, kernel, stride):
+    """First and last parent, along one axis, whose window covers a place; first > last where none does."""
+    first = tl.maximum((place - kernel + stride) // stride, 0)
+    last = tl.minimum(place // stride, parents - 1)
+    return first, last

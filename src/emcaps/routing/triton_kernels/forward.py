@@ -1,0 +1,337 @@
+"""The sweeps of the forward pass.
+
+Dims: NB blocks of BB images; H, W child grid; C child types, padded; OH, OW parent grid; O parent types; KH, KW kernel.
+The images of a block lie side by side in memory and along the lanes of a warp; the rest of an index is the same for all
+lanes. Packed tensors: pose (NB, H, W, C, 16, BB), activation (NB, H, W, C, BB), weight (K, O, C / 4, 16, 4),
+records (T, NB, OH, OW, O, RECORD, BB). A slot is a child in the window of one parent position,
+(NB, OH, OW, KH, KW, C); normalisers are (children, 2, BB), or (slots, 2, BB) where only types compete.
+"""
+
+import triton
+import triton.language as tl
+
+from emcaps.routing.triton_kernels.edge import (
+    DATA,
+    EPSILON,
+    LOG_PEAK,
+    LOGIT,
+    MEAN,
+    PRECISION,
+    RECORD,
+    SIZES,
+    SPREAD,
+    TYPES_PER_BLOCK,
+    UNIT_COST,
+    load_matrix,
+    log_joint,
+    log_sigmoid,
+    votes,
+    zero_matrix,
+)
+
+
+@triton.jit
+def weight_offsets(types):
+    """Where the matrices of these child types start in a packed row of matrices."""
+    return (types // TYPES_PER_BLOCK) * (16 * TYPES_PER_BLOCK) + types % TYPES_PER_BLOCK
+
+
+@triton.jit
+def next_child(ky, kx, first_type, KH, KW, C, SLICES: tl.constexpr):
+    """The next child types of a window, offset by offset; after the last, some that there are."""
+    first_type += SLICES
+    done = (first_type >= C).to(tl.int32)
+    first_type -= done * C
+    kx += done
+    done = (kx >= KW).to(tl.int32)
+    kx -= done * KW
+    ky += done
+    return tl.minimum(ky, KH - 1), kx, first_type
+
+
+@triton.jit
+def locate(ky, kx, types, v, u, block, position, o, H, W, C, O, KH, KW, stride_y, stride_x, shared, by_position):
+    """Of children in the window at (v, u): row and column, their indices, those of their normalisers and matrices."""
+    row = v * stride_y + ky
+    column = u * stride_x + kx
+    place = (block * H + row) * W + column
+    slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
+    matrix = ((ky * KW + kx) * (1 - shared) * O + o) * (C * 16) + weight_offsets(types)
+    return row, column, place * C + types, slot * C + types, matrix
+
+
+@triton.jit
+def merge_slices(rows, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
+    """Sum what the slices of one parent found."""
+    if SLICES == 1:
+        return rows
+    return tl.sum(tl.reshape(rows, (SLICES, PARENTS, BB)), 0)
+
+
+@triton.jit
+def spread_slices(row, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
+    """Give each slice its parent's number."""
+    if SLICES == 1:
+        return row
+    return tl.reshape(tl.broadcast_to(row[None, :, :], (SLICES, PARENTS, BB)), (SLICES * PARENTS, BB))
+
+
+@triton.jit(do_not_specialize=[*SIZES, "B"], do_not_specialize_on_alignment=["beta_u_pointer", "beta_a_pointer"])
+def m_step(
+    pose_pointer,
+    activation_pointer,
+    weight_pointer,
+    beta_u_pointer,
+    beta_a_pointer,
+    before_pointer,
+    normaliser_pointer,
+    record_pointer,
+    routing_lambda: tl.float64,
+    variance_floor: tl.float64,
+    data_unit: tl.float64,
+    B,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    FIRST: tl.constexpr,
+    SLICES: tl.constexpr,
+    PARENTS: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """(2) to (6) for PARENTS parent types at one position, for a block of images.
+
+    A row of the tile is one parent type and one of SLICES shares of the child types; the slices are merged at the end.
+    The activations of the FIRST iteration come already multiplied by the even assignments (1).
+    """
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    program = tl.program_id(0)
+    groups = tl.cdiv(O, PARENTS)
+    position = program // groups
+    u = position % OW
+    v = position // OW % OH
+    block = (position // OW // OH).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    rows = tl.arange(0, SLICES * PARENTS)[:, None]
+    # Rows beyond the last parent type repeat it and are not stored.
+    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    slice = rows // PARENTS
+
+    if not FIRST:
+        before = before_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + lane
+        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
+        old_log_peak = tl.load(before + LOG_PEAK * BB)
+
+    data = tl.zeros((SLICES * PARENTS, BB), DTYPE)
+    mean = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+    spread = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+    per_row = shared / tl.full((), H, DTYPE)
+    per_column = shared / tl.full((), W, DTYPE)
+    ky = 0
+    kx = 0
+    first_type = 0
+    row, column, child, slot, matrix = locate(
+        ky,
+        kx,
+        first_type + slice,
+        v,
+        u,
+        block,
+        position,
+        o,
+        H,
+        W,
+        C,
+        O,
+        KH,
+        KW,
+        stride_y,
+        stride_x,
+        shared,
+        by_position,
+    )
+    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+    weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+    activation = tl.load(activation_pointer + child * BB + lane)
+    if not FIRST:
+        largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
+        per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
+    for _ in range(KH * KW * (C // SLICES)):
+        # The next children are loaded while these are worked on.
+        ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
+        next_row, next_column, child, slot, matrix = locate(
+            ky,
+            kx,
+            first_type + slice,
+            v,
+            u,
+            block,
+            position,
+            o,
+            H,
+            W,
+            C,
+            O,
+            KH,
+            KW,
+            stride_y,
+            stride_x,
+            shared,
+            by_position,
+        )
+        next_pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+        next_weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+        next_activation = tl.load(activation_pointer + child * BB + lane)
+        if not FIRST:
+            next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
+            next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
+
+        vote = votes(pose, weight, (row.to(DTYPE) + 0.5) * per_row, (column.to(DTYPE) + 0.5) * per_column)
+        if FIRST:
+            share = activation
+        else:
+            joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+            share = tl.exp(joint - largest) * per_total * activation
+        # Welford's running mean and squared distance: one pass, and nothing large is ever subtracted.
+        new_data = data + share
+        step = tl.where(new_data > 0, share / new_data, 0.0)
+        pull = data * step
+        new_mean = ()
+        new_spread = ()
+        for h in tl.static_range(16):
+            difference = vote[h] - mean[h]
+            new_mean = new_mean + (mean[h] + step * difference,)
+            new_spread = new_spread + (spread[h] + pull * (difference * difference),)
+        data = new_data
+        mean = new_mean
+        spread = new_spread
+        pose = next_pose
+        weight = next_weight
+        activation = next_activation
+        row = next_row
+        column = next_column
+        if not FIRST:
+            largest = next_largest
+            per_total = next_per_total
+
+    routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
+    variance_floor = tl.full((1, 1), variance_floor, DTYPE)
+    data_unit = tl.full((1, 1), data_unit, DTYPE)
+    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    known = o < O
+    beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
+    beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
+    record = record_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + lane
+    # Images that only fill up a block stay finite even with a floor of zero, so that sums over images need no mask.
+    valid = block * BB + lane < B
+    total = merge_slices(data, SLICES, PARENTS, BB)
+    scale = tl.where(total > 0, 1.0 / total, 0.0)
+    per_data = 1.0 / (total + EPSILON)
+    log_variance = tl.zeros((PARENTS, BB), DTYPE)
+    for h in tl.static_range(16):
+        if SLICES == 1:
+            all_mean = mean[h]
+            squares = spread[h]
+        else:
+            all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB) * scale
+            off = mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)
+            squares = merge_slices(spread[h] + data * (off * off), SLICES, PARENTS, BB)
+        pose_h = all_mean * (total * per_data)
+        squares += total * (all_mean - pose_h) * (all_mean - pose_h)
+        variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
+        tl.store(record + (MEAN + h) * BB, pose_h, mask=known)
+        tl.store(record + (PRECISION + h) * BB, 1.0 / variance, mask=known)
+        tl.store(record + (SPREAD + h) * BB, squares * per_data, mask=known)
+        log_variance += tl.log(variance)
+    unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
+    logit = routing_lambda * (beta_a - unit_cost * total)
+    tl.store(record + LOG_PEAK * BB, log_sigmoid(logit) - 0.5 * log_variance, mask=known)
+    tl.store(record + DATA * BB, total, mask=known)
+    tl.store(record + LOGIT * BB, logit, mask=known)
+    tl.store(record + UNIT_COST * BB, unit_cost, mask=known)
+
+
+@triton.jit(
+    do_not_specialize=SIZES,
+    do_not_specialize_on_alignment=["pose_pointer", "record_pointer", "normaliser_pointer"],
+)
+def normaliser(
+    pose_pointer,
+    weight_pointer,
+    record_pointer,
+    normaliser_pointer,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    CHILDREN: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """The denominator of (7) over the parents at one position, for CHILDREN child types at one offset of its window.
+
+    Per slot: the largest log joint, and the sum of the others relative to it; its inverse where only types compete.
+    """
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    program = tl.program_id(0)
+    groups = C // CHILDREN
+    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
+    slot = program // groups
+    kx = slot % KW
+    ky = slot // KW % KH
+    position = slot // KW // KH
+    row = position // OW % OH * stride_y + ky
+    column = position % OW * stride_x + kx
+    block = (position // OW // OH).to(tl.int64)
+    lane = tl.arange(0, BB)[None, :]
+    child = ((block * H + row) * W + column) * C + types
+    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + lane
+    row_share = shared * (row.to(DTYPE) + 0.5) / H
+    column_share = shared * (column.to(DTYPE) + 0.5) / W
+
+    largest = tl.full((CHILDREN, BB), -3.4e38, DTYPE)
+    total = tl.zeros((CHILDREN, BB), DTYPE)
+    # The next parent is loaded while this one is worked on.
+    weight = load_matrix(weights, TYPES_PER_BLOCK, DTYPE)
+    mean = load_matrix(records + MEAN * BB, BB, DTYPE)
+    precision = load_matrix(records + PRECISION * BB, BB, DTYPE)
+    log_peak = tl.load(records + LOG_PEAK * BB)
+    for o in range(O):
+        following = tl.minimum(o + 1, O - 1)
+        record = records + following * (RECORD * BB)
+        next_weight = load_matrix(weights + following * (C * 16), TYPES_PER_BLOCK, DTYPE)
+        next_mean = load_matrix(record + MEAN * BB, BB, DTYPE)
+        next_precision = load_matrix(record + PRECISION * BB, BB, DTYPE)
+        next_log_peak = tl.load(record + LOG_PEAK * BB)
+        vote = votes(pose, weight, row_share, column_share)
+        joint = log_joint(vote, mean, precision, log_peak)
+        new_largest = tl.maximum(largest, joint)
+        total = total * tl.exp(largest - new_largest) + tl.exp(joint - new_largest)
+        largest = new_largest
+        weight = next_weight
+        mean = next_mean
+        precision = next_precision
+        log_peak = next_log_peak
+    if by_position:
+        total = 1.0 / total
+    result = normaliser_pointer + (slot.to(tl.int64) * C + types) * (2 * BB) + lane
+    tl.store(result, largest)
+    tl.store(result + BB, total)

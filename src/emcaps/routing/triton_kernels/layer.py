@@ -1,0 +1,182 @@
+"""The sizes of one routed layer, as the kernels see it: tiles, padding, shapes of packed tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TypeAlias
+
+from emcaps.routing.geometry import Pair
+from emcaps.routing.triton_kernels.edge import TYPES_PER_BLOCK
+
+Grid: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The sizes of one routed layer. A class layer is one window over the whole grid, with shared matrices."""
+
+    images: int
+    child_grid: Pair
+    child_types: int
+    parent_grid: Pair
+    parent_types: int
+    kernel: Pair
+    stride: Pair
+    shared: bool
+    by_position: bool
+
+    @cached_property
+    def lanes(self) -> int:
+        """Images that lie side by side: a warp's worth, or fewer for a small batch."""
+        return min(32, _power_of_2(self.images))
+
+    @cached_property
+    def blocks(self) -> int:
+        return -(-self.images // self.lanes)
+
+    @cached_property
+    def parent_tile(self) -> Pair:
+        """Slices and parent types of a program that goes through the children of a position.
+
+        A class layer has few parents with many children, so there many slices share a parent; a small batch leaves
+        lanes of a warp to more slices.
+        """
+        if self.shared:
+            return min(self.padded_types, max(8, 16 // self.lanes)), 1
+        return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types)
+
+    @cached_property
+    def child_tile(self) -> int:
+        """Child types of a program that goes through the parents of a slot, two to a thread."""
+        return min(8, self.padded_types)
+
+    @cached_property
+    def gradient_tile(self) -> int:
+        """The same for the gradients of the inputs, which leave a thread registers for one type only."""
+        return 4
+
+    @cached_property
+    def parent_warps(self) -> int:
+        return max(1, math.prod(self.parent_tile) * self.lanes // 32)
+
+    @cached_property
+    def child_warps(self) -> int:
+        return max(1, self.child_tile * self.lanes // 64)
+
+    @cached_property
+    def gradient_warps(self) -> int:
+        return max(1, self.gradient_tile * self.lanes // 32)
+
+    @cached_property
+    def parent_groups(self) -> Grid:
+        return self.blocks * self.positions * -(-self.parent_types // self.parent_tile[1]), 1, 1
+
+    @cached_property
+    def child_groups(self) -> Grid:
+        return self.slots // self.child_tile, 1, 1
+
+    @cached_property
+    def gradient_groups(self) -> Grid:
+        return self.slots // self.gradient_tile, 1, 1
+
+    @cached_property
+    def four_types(self) -> Grid:
+        """Programs that each take four child types at one position."""
+        return self.places, self.padded_types // 4, 1
+
+    @cached_property
+    def padded_types(self) -> int:
+        """A power of 2, or a multiple of the largest number of slices."""
+        types = _power_of_2(max(TYPES_PER_BLOCK.value, self.child_types))
+        return types if types <= 16 else -(-self.child_types // 16) * 16
+
+    @cached_property
+    def kernels(self) -> int:
+        return 1 if self.shared else math.prod(self.kernel)
+
+    @cached_property
+    def positions(self) -> int:
+        return math.prod(self.parent_grid)
+
+    @cached_property
+    def parents(self) -> int:
+        """Parents of all blocks of images, as the kernels count them."""
+        return self.blocks * self.positions * self.parent_types
+
+    @cached_property
+    def places(self) -> int:
+        """Child positions of all blocks."""
+        return self.blocks * math.prod(self.child_grid)
+
+    @cached_property
+    def slots(self) -> int:
+        """Children in windows, by block."""
+        return self.blocks * self.positions * math.prod(self.kernel) * self.padded_types
+
+    @cached_property
+    def children(self) -> int:
+        return self.places * self.padded_types
+
+    @cached_property
+    def normalisers(self) -> int:
+        """One a child or, where only types compete, one a slot."""
+        return self.slots if self.by_position else self.children
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
+
+    def children_shape(self, *inner: int) -> tuple[int, ...]:
+        """Packed children; `inner` is 16 for poses and nothing for activations."""
+        return (self.blocks, *self.child_grid, self.padded_types, *inner, self.lanes)
+
+    def parents_shape(self, fields: int) -> tuple[int, ...]:
+        return (self.blocks, *self.parent_grid, self.parent_types, fields, self.lanes)
+
+    @cached_property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Packed matrices: those of a few child types side by side."""
+        side = TYPES_PER_BLOCK.value
+        return (self.kernels, self.parent_types, self.padded_types // side, 16, side)
+
+    def normalisers_shape(self, iterations: int) -> tuple[int, ...]:
+        return (iterations - 1, self.normalisers, 2, self.lanes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The integers that every sweep takes, in the order of edge.SIZES."""
+        grids = *self.child_grid, self.padded_types, *self.parent_grid, self.parent_types, *self.kernel, *self.stride
+        return *grids, int(self.shared), int(self.by_position)
+
+
+def layer_of(pose_shape: Sequence[int], weight_shape: Sequence[int], stride: Sequence[int], by_position: bool) -> Layer:
+    return _layer_of(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
+
+
+@cache
+def _layer_of(
+    pose_shape: tuple[int, ...], weight_shape: tuple[int, ...], stride: tuple[int, ...], by_position: bool
+) -> Layer:
+    images, height, width, child_types = pose_shape[:4]
+    shared = len(weight_shape) == 4
+    kernel = (height, width) if shared else (weight_shape[0], weight_shape[1])
+    grid = ((height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1)
+    return Layer(
+        images,
+        (height, width),
+        child_types,
+        grid,
+        weight_shape[-3],
+        kernel,
+        (stride[0], stride[1]),
+        shared,
+        by_position and not shared,
+    )
+
+
+def _power_of_2(number: int) -> int:
+    """The smallest that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()

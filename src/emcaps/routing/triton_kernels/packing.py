@@ -1,0 +1,79 @@
+"""Between the contract's tensors, image by image, and the kernels' packed ones, where BB images lie side by side."""
+
+import triton
+import triton.language as tl
+
+from emcaps.routing.triton_kernels.edge import LOGIT, MEAN, RECORD, SIZES, readers
+
+UNITS = tl.constexpr(4)  # capsules that one program moves
+
+
+@triton.jit(do_not_specialize=[*SIZES, "B", "I"])
+def pack_children(
+    pose_pointer,
+    activation_pointer,
+    packed_pose_pointer,
+    packed_activation_pointer,
+    first_share_pointer,
+    pose_b,
+    pose_y,
+    pose_x,
+    pose_i,
+    pose_h,
+    activation_b,
+    activation_y,
+    activation_x,
+    activation_i,
+    B,
+    I,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    BB: tl.constexpr,
+):
+    """pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; what fills up BB and C is zero.
+
+    The first shares are the activations times the even assignments (1), which depend on the position alone.
+    """
+    site = tl.program_id(0)
+    x = site % W
+    y = site // W % H
+    place = site.to(tl.int64)
+    first = tl.program_id(1) * UNITS
+    lane = tl.arange(0, BB)[None, :]
+    image = (site // W // H).to(tl.int64) * BB + lane
+    element = tl.arange(0, 16 * UNITS)[:, None]
+    type = first + element // 16
+    source = pose_pointer + y * pose_y + x * pose_x + image * pose_b + type * pose_i + element % 16 * pose_h
+    value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
+    tl.store(packed_pose_pointer + ((place * C + first) * 16 + element) * BB + lane, value)
+
+    type = first + tl.arange(0, UNITS)[:, None]
+    source = activation_pointer + y * activation_y + x * activation_x + image * activation_b + type * activation_i
+    value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
+    first_v, last_v = readers(y, OH, KH, stride_y)
+    first_u, last_u = readers(x, OW, KW, stride_x)
+    parents = tl.maximum((last_v - first_v + 1) * (last_u - first_u + 1) * O, 1)
+    tl.store(packed_activation_pointer + (place * C + type) * BB + lane, value)
+    tl.store(first_share_pointer + (place * C + type) * BB + lane, value / parents)
+
+
+@triton.jit(do_not_specialize=["B", "parents"])
+def unpack_parents(record_pointer, pose_pointer, activation_pointer, B, parents, BB: tl.constexpr):
+    """Means and activations of the records to pose (B, parents, 16) and activation (B, parents), contiguous."""
+    parent = tl.program_id(0).to(tl.int64)
+    image = parent // parents * BB + tl.arange(0, BB)[None, :]
+    element = tl.arange(0, 16)[:, None]
+    record = record_pointer + parent * RECORD * BB + tl.arange(0, BB)[None, :]
+    place = image * parents + parent % parents
+    tl.store(pose_pointer + place * 16 + element, tl.load(record + (MEAN + element) * BB), mask=image < B)
+    tl.store(activation_pointer + place, tl.sigmoid(tl.load(record + LOGIT * BB)), mask=image < B)

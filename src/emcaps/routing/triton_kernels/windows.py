@@ -1,0 +1,168 @@
+"""What a child or a matrix got in each window, brought together."""
+
+import triton
+import triton.language as tl
+
+from emcaps.routing.triton_kernels.edge import SIZES, readers
+
+UNITS = tl.constexpr(4)  # child types that one program brings together
+
+
+@triton.jit(do_not_specialize=SIZES)
+def gather_normalisers(
+    slot_pointer,
+    child_pointer,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    BB: tl.constexpr,
+):
+    """The denominator of (7) over all parents of a child: the largest log joint, and 1 / the sum relative to it."""
+    DTYPE: tl.constexpr = child_pointer.dtype.element_ty
+    site = tl.program_id(0)
+    column = site % W
+    row = site // W % H
+    block = (site // W // H).to(tl.int64)
+    types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
+    lane = tl.arange(0, BB)[None, :]
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
+    largest = tl.full((UNITS, BB), -3.4e38, DTYPE)
+    total = tl.zeros((UNITS, BB), DTYPE)
+    for v in range(first_v, last_v + 1):
+        for u in range(first_u, last_u + 1):
+            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            part = slot_pointer + (slot * C + types) * (2 * BB) + lane
+            part_largest = tl.load(part)
+            new_largest = tl.maximum(largest, part_largest)
+            part_total = tl.load(part + BB) * tl.exp(part_largest - new_largest)
+            total = total * tl.exp(largest - new_largest) + part_total
+            largest = new_largest
+    result = child_pointer + (site.to(tl.int64) * C + types) * (2 * BB) + lane
+    tl.store(result, largest)
+    tl.store(result + BB, 1.0 / total)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def gather_sums(
+    slot_pointer,
+    child_pointer,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    BB: tl.constexpr,
+):
+    """The sum over a child's slots, BB numbers each."""
+    DTYPE: tl.constexpr = child_pointer.dtype.element_ty
+    site = tl.program_id(0)
+    column = site % W
+    row = site // W % H
+    block = (site // W // H).to(tl.int64)
+    types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
+    lane = tl.arange(0, BB)[None, :]
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
+    total = tl.zeros((UNITS, BB), DTYPE)
+    for v in range(first_v, last_v + 1):
+        for u in range(first_u, last_u + 1):
+            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            total += tl.load(slot_pointer + (slot * C + types) * BB + lane)
+    tl.store(child_pointer + (site.to(tl.int64) * C + types) * BB + lane, total)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "child_gradient_step", "iterations", "B", "I"])
+def gather_gradients(
+    slot_pose_pointer,
+    slot_activation_pointer,
+    child_gradient_pointer,
+    pose_pointer,
+    activation_pointer,
+    child_gradient_step: tl.int64,
+    iterations,
+    B,
+    I,
+    H,
+    W,
+    C,
+    OH,
+    OW,
+    O,
+    KH,
+    KW,
+    stride_y,
+    stride_x,
+    shared,
+    by_position,
+    BB: tl.constexpr,
+):
+    """Gradients of the slots to those of the children: pose (B, H, W, I, 16), activation (B, H, W, I), contiguous.
+
+    The activations' (13) also get what the later iterations left per child, or per slot where only types compete.
+    """
+    DTYPE: tl.constexpr = pose_pointer.dtype.element_ty
+    site = tl.program_id(0)
+    column = site % W
+    row = site // W % H
+    block = (site // W // H).to(tl.int64)
+    first = tl.program_id(1) * UNITS
+    element = tl.arange(0, 16 * UNITS)[:, None]
+    types = first + tl.arange(0, UNITS)[:, None]
+    lane = tl.arange(0, BB)[None, :]
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
+    pose = tl.zeros((16 * UNITS, BB), DTYPE)
+    activation = tl.zeros((UNITS, BB), DTYPE)
+    for v in range(first_v, last_v + 1):
+        for u in range(first_u, last_u + 1):
+            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            pose += tl.load(slot_pose_pointer + ((slot * C + first) * 16 + element) * BB + lane)
+            activation += tl.load(slot_activation_pointer + (slot * C + types) * BB + lane)
+            if by_position:
+                for t in range(iterations - 1):
+                    later = child_gradient_pointer + t * child_gradient_step
+                    activation += tl.load(later + (slot * C + types) * BB + lane)
+    if by_position == 0:
+        for t in range(iterations - 1):
+            later = child_gradient_pointer + t * child_gradient_step
+            activation += tl.load(later + (site.to(tl.int64) * C + types) * BB + lane)
+    image = block * BB + lane
+    place = ((image * H + row) * W + column) * I
+    tl.store(pose_pointer + (place + first) * 16 + element, pose, mask=(first + element // 16 < I) & (image < B))
+    tl.store(activation_pointer + place + types, activation, mask=(types < I) & (image < B))
+
+
+@triton.jit(do_not_specialize=["windows", "kernels", "I", "O", "C"])
+def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O, C, ROWS: tl.constexpr):
+    """The gradient (17) of UNITS matrices, contiguous (K, I, O, 16), from (windows, K, O, 16, C)."""
+    program = tl.program_id(0)
+    first = program % (C // UNITS) * UNITS
+    o = program // (C // UNITS) % O
+    kernel = program // (C // UNITS) // O
+    element = tl.arange(0, 16 * UNITS)[None, :]
+    types = first + element % UNITS
+    h = element // UNITS
+    source = window_pointer + ((kernel * O + o) * 16 + h) * C + types
+    total = tl.zeros((ROWS, 16 * UNITS), weight_gradient_pointer.dtype.element_ty)
+    for start in range(0, windows, ROWS):
+        window = start + tl.arange(0, ROWS)[:, None]
+        total += tl.load(source + window.to(tl.int64) * (kernels * O * 16 * C), mask=window < windows, other=0.0)
+    result = ((kernel * I + types) * O + o) * 16 + h
+    tl.store(weight_gradient_pointer + result, tl.sum(total, 0, keep_dims=True), mask=types < I)

@@ -1,0 +1,154 @@
+"""The training step as a CUDA graph: its hundreds of kernels are recorded once and launched as one, without gaps.
+
+`make_step` is what the loop and the benchmark call:
+
+    optimiser = make_optimiser(network, config.train)
+    advance = make_step(network, optimiser, images, labels, config)    # config.train.graph: "auto", "on" or "off"
+    for number in range(steps):
+        advance(number)                                                # returns before the device is done
+
+On the same device it gives the same bits with a graph and without: both run the same `TrainingStep.work`.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from emcaps.config import RunConfig
+from emcaps.train.randomness import default_cuda_generator
+from emcaps.train.step import TrainingStep, make_sums
+
+logger = logging.getLogger("emcaps")
+
+WARM_UPS = 3
+"""Steps before the capture, in which kernels are compiled, libraries set up and the optimiser's state made."""
+
+
+def make_step(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    config: RunConfig,
+    sums: dict[str, Tensor] | None = None,
+) -> TrainingStep | GraphedStep:
+    """A callable that takes a step's number and does that step, as a CUDA graph if `config.train.graph` says so.
+
+    Nothing is trained yet: warm-up and capture leave network, optimiser and sums as they were. Without `sums`, which
+    are added to at each step, it makes its own. Capture under the settings (torch.backends) that steps shall run with.
+    """
+    step = TrainingStep(network, optimiser, images, labels, config, make_sums(images.device) if sums is None else sums)
+    if not wants_graph(config.train.graph, images.device):
+        return step
+    try:
+        return GraphedStep(step)
+    except RuntimeError as error:
+        if config.train.graph == "on":
+            raise ValueError(
+                f"train.graph='on', but the training step cannot be captured in a CUDA graph ({_reason(error)}): "
+                "use train.graph='auto' or 'off'"
+            ) from error
+        logger.warning(
+            "the training step cannot be captured in a CUDA graph (%s): it runs without one, to the same numbers but "
+            "more slowly; train.graph='off' silences this",
+            _reason(error),
+        )
+        return step
+
+
+def wants_graph(setting: str, device: torch.device) -> bool:
+    """Whether train.graph asks for a graph on this device."""
+    if setting == "on" and device.type != "cuda":
+        raise ValueError(
+            f"train.graph='on' needs a CUDA device, not {device.type!r}: use train.graph='auto', or train on a GPU"
+        )
+    return setting != "off" and device.type == "cuda"
+
+
+class GraphedStep:
+    """A training step whose work is captured once and replayed at every call."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        if not all(isinstance(group["lr"], Tensor) for group in step.optimiser.param_groups):
+            raise ValueError(
+                "the optimiser's learning rate must be a tensor on the device, or every replay would use the same one: "
+                "make the optimiser with make_optimiser"
+            )
+        self.step = step
+        self.graph = _capture(step)
+
+    def __call__(self, number: int) -> None:
+        self.step.prepare(number)
+        self.graph.replay()
+
+
+def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
+    """A graph of the step's work. Whatever happens, the step can be used as if this had not been called."""
+    with torch.cuda.device(step.images.device):
+        caller, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+        stream.wait_stream(caller)
+        try:
+            with torch.cuda.stream(stream):
+                with left_as_it_was(step.state):
+                    for _ in range(WARM_UPS - 1):
+                        step.work()
+                    with _waiting_is_an_error():  # a capture that breaks off is far harder to recover from
+                        step.work()
+                step.optimiser.zero_grad()  # so that the graph's gradients live in the graph's memory
+                graph = torch.cuda.CUDAGraph()
+                graph.register_generator_state(step.generator)
+                with torch.cuda.graph(graph, stream=stream):
+                    step.work()
+        except BaseException:
+            for generator in (step.generator, default_cuda_generator(step.images.device)):
+                _free(generator)
+            raise
+        finally:
+            caller.wait_stream(stream)
+    return graph
+
+
+@contextmanager
+def left_as_it_was(state: Callable[[], list[Tensor]]) -> Iterator[None]:
+    """Undo in place what happens to the tensors of `state`; those that are new in it, Adam's moments, become zero."""
+    before = {id(tensor): tensor.detach().clone() for tensor in state()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor in state():
+                if id(tensor) in before:
+                    tensor.copy_(before[id(tensor)])
+                else:
+                    tensor.zero_()
+
+
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    """Make operations that wait for the device raise, as they would during a capture."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that not every such operation is found
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _free(generator: torch.Generator) -> None:
+    """Give a generator a new state: that of a capture that broke off may refuse to draw outside of a capture."""
+    generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the first error: one that breaks off a capture is followed by another when it ends."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]

@@ -1,0 +1,123 @@
+"""One step of training: gather, augment, forward, loss, backward, optimiser, and the sums that metrics are made of.
+
+A step has two halves. `prepare` puts in place what differs from step to step; `work` does all the rest with neither
+argument nor result, on tensors that stay where they are, and never waits for the device. So `work` can be captured in a
+CUDA graph (graph.py), whose replay gives the very numbers that a call gives.
+
+Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from emcaps.config import RunConfig, TrainConfig
+from emcaps.data.augment import augment
+from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
+from emcaps.routing import RoutingOutput
+from emcaps.train.evaluate import class_scores
+from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
+from emcaps.train.schedules import learning_rate, spread_margin
+
+
+def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
+    """Adam; on a CUDA device with all its state there, learning rate included, so that its step can be captured."""
+    device = next(network.parameters()).device
+    if device.type != "cuda":
+        return torch.optim.Adam(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
+    return torch.optim.Adam(
+        network.parameters(), lr=rate, weight_decay=config.weight_decay, capturable=True, fused=True
+    )
+
+
+def make_sums(device: torch.device) -> dict[str, Tensor]:
+    """What the next row of metrics is made of; kept on the device, so that a step does not wait for it."""
+    return {name: torch.zeros((), device=device) for name in ("steps", "loss", "right")}
+
+
+class TrainingStep:
+    """`step(number)` is one update of the network; steps are counted from 0 and each depends on its number alone."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        images: Tensor,
+        labels: Tensor,
+        config: RunConfig,
+        sums: dict[str, Tensor],
+    ) -> None:
+        device = images.device
+        self.network, self.optimiser, self.config, self.sums = network, optimiser, config, sums
+        self.images, self.labels = images, labels
+        self.order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, device)
+        self.generator = torch.Generator(device)
+        self.examples = torch.zeros(config.train.batch_size, dtype=torch.int64, device=device)
+        # A replayed graph reads its margin from the device; elsewhere a plain number saves a tensor.
+        self.margin: float | Tensor = torch.zeros((), device=device) if device.type == "cuda" else 0.0
+
+    def __call__(self, number: int) -> None:
+        self.prepare(number)
+        self.work()
+
+    def prepare(self, number: int) -> None:
+        """The seeds, examples, learning rate and margin of a step."""
+        config = self.config.train
+        seed_default_generator(seed_for(config.seed, "dropout", number), self.images.device)
+        self.generator.manual_seed(seed_for(config.seed, "augmentation", number))
+        self.examples.copy_(self.order.batch(number))
+        for group in self.optimiser.param_groups:
+            group["lr"] = _changed(group["lr"], learning_rate_of(config, number))
+        self.margin = _changed(self.margin, spread_margin(number, config.margin_steps))
+
+    def work(self) -> None:
+        """Update the network from the examples in place, and add to the sums."""
+        labels = self.labels[self.examples]
+        crops = augment(self.images[self.examples], self.config.data, self.generator)
+        loss, right = train_step(self.network, self.optimiser, crops, labels, self.config.train, self.margin)
+        for name, value in (("steps", 1), ("loss", loss), ("right", right)):
+            self.sums[name] += value
+
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step changes and the next one reads. An optimiser makes its own in the first step."""
+        moments = [value for values in self.optimiser.state.values() for value in values.values()]
+        return [*self.network.parameters(), *self.network.buffers(), *moments, *self.sums.values()]
+
+
+def train_step(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    crops: Tensor,
+    labels: Tensor,
+    config: TrainConfig,
+    margin: float | Tensor,
+) -> tuple[Tensor, Tensor]:
+    """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right."""
+    with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
+        output = network(crops)
+        loss = loss_of(output, labels, config, margin)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
+
+
+def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, margin: float | Tensor) -> Tensor:
+    """The configured loss of class capsules, or the cross-entropy of a CNN's logits."""
+    if not isinstance(output, RoutingOutput):
+        return F.cross_entropy(output, target)
+    if config.loss == "spread":
+        return spread_loss(output.activation, target, margin)
+    return {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss](output.activation, target)
+
+
+def learning_rate_of(config: TrainConfig, step: int) -> float:
+    return learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
+
+
+def _changed(place: float | Tensor, value: float) -> float | Tensor:
+    """`value`, written into `place` if that is a tensor: a graph reads it there. Nothing is copied from the host."""
+    return place.fill_(value) if isinstance(place, Tensor) else value

@@ -1,0 +1,61 @@
+import pytest
+
+from emcaps.bench.cases import BACKWARD, STEP, SUITES, SWEEPS, WHATS, Case, choose_cases, grid, is_headline, suite
+
+
+def test_headline_is_every_what_of_three_networks():
+    cases = suite("headline")
+    assert {(case.network, case.iterations) for case in cases} == {("small", 2), ("small", 3), ("full", 3)}
+    assert {case.what for case in cases} == set(WHATS)
+    assert {(case.batch, case.size) for case in cases} == {(64, 32)}
+    assert len(cases) == 9
+    assert all(map(is_headline, cases))
+
+
+@pytest.mark.parametrize("axis", SWEEPS)
+def test_a_sweep_changes_one_axis_and_goes_through_the_headline(axis):
+    cases = suite(axis)
+    for network in ("small", "full"):
+        mine = [case for case in cases if case.network == network]
+        assert tuple(getattr(case, axis) for case in mine) == SWEEPS[axis]
+        for other in {"types", "size", "batch", "iterations", "what"} - {axis}:
+            assert len({getattr(case, other) for case in mine}) == 1
+        assert sum(map(is_headline, mine)) == (2 if (axis, network) == ("iterations", "small") else 1)
+    assert {case.what for case in cases} == {BACKWARD}
+    assert {case.what for case in suite(axis, (STEP,))} == {STEP}
+
+
+def test_all_is_every_suite_but_the_quick_one_without_doubles():
+    parts = {case for name in SUITES if name not in ("all", "quick") for case in suite(name)}
+    assert len(suite("all")) == len(parts)
+    assert set(suite("all")) == parts
+
+
+def test_grid_is_every_combination_and_scales_the_types():
+    cases = grid(("small", "full"), batches=(1, 2), types=(8, 64), whats=("forward",))
+    assert len(cases) == 8
+    config = cases[1].config("triton")
+    assert (config.primary_types, config.conv1_types, config.conv2_types) == (8, 8, 8)
+    assert config.impl == "triton"
+    assert {case.types for case in grid(("small", "full"))} == {16, 32}
+
+
+def test_case_in_words():
+    assert str(Case("small", 16, 32, 64, 1, BACKWARD)) == "small, 32x32, batch 64, 1 iteration"
+    assert str(Case("full", 8, 48, 1, 3, BACKWARD)) == "full, 8 types, 48x48, batch 1, 3 iterations"
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "message"),
+    [
+        ("headlin", {}, "unknown suite 'headlin': did you mean 'headline'?"),
+        ("batch", {"sizes": [32]}, "--suite batch is a list of cases: leave out the options that make a grid"),
+        (None, {"networks": ["cnn"]}, "unknown network 'cnn'"),
+        (None, {"sizes": [12]}, "--size must be at least 13, not 12"),
+        (None, {"types": [0]}, "--types must be at least 1, not 0"),
+        (None, {"batches": [0]}, "--batch must be at least 1, not 0"),
+    ],
+)
+def test_mistakes_are_told(name, axes, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        choose_cases(name, axes, ())

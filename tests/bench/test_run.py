@@ -1,0 +1,185 @@
+"""The whole benchmark through the command line, on a CPU."""
+
+import re
+import sys
+
+import pytest
+import torch
+
+from emcaps.bench import run, timing
+from emcaps.bench.agreement import Check
+from emcaps.bench.ceilings import Ceilings
+from emcaps.bench.implementations import Implementation
+from emcaps.bench.rows import read_rows
+from emcaps.cli import main
+
+QUICK = ("--suite", "quick", "--device", "cpu", "--seconds", "0.01", "--out", "bench.csv")
+SMALLEST = ("--network", "tiny", "--types", "2", "--size", "13", "--batch", "1", "--device", "cpu", "--seconds", "0.01")
+
+
+@pytest.fixture
+def bench(capsys, monkeypatch, tmp_path):
+    """Run `emcaps bench ARGUMENTS` in an empty folder; gives (exit status, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "measure_ceilings", lambda device: Ceilings(0.1, 20.0))  # they have a test of their own
+    monkeypatch.setattr(timing, "LEAST", 2)
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["emcaps", "bench", *arguments])
+        status = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = stop.code or 0
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return command
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """A second implementation, which is the reference under another name."""
+    both = [Implementation("reference", "reference"), Implementation("fused", "reference")]
+    monkeypatch.setattr(run, "implementations", lambda wanted, device: (both, []))
+
+
+def test_quick_on_a_cpu(bench, tmp_path):
+    status, out, err = bench(*QUICK)
+    assert status == 0, err
+    assert "compiled is skipped" in out
+    assert "fused (numba) is skipped" in out
+    assert re.search(r"tiny, 32x32, batch 8, 2 iterations: training step\n  reference +[\d.,]+ ms", out)
+    rows = read_rows(tmp_path / "bench.csv")
+    assert [(row.batch, row.what, row.implementation, row.status) for row in rows] == [
+        (batch, what, "reference", "ok")
+        for batch in (1, 8)
+        for what in ("forward", "forward+backward", "training step")
+    ]
+    assert all(row.p20_ms <= row.median_ms <= row.p80_ms and row.repeats >= 2 for row in rows)
+    assert bench("--table", "bench.csv")[1].startswith("| network | what | reference, ms |\n")
+    assert bench("--plot", "bench.csv", "--out", "bench.svg")[1] == "bench.svg\n"
+    assert (tmp_path / "bench.svg").exists()
+
+
+def test_rows_are_added_to_a_table_and_compared(bench, two, tmp_path):
+    for _ in range(2):
+        status, out, err = bench(*SMALLEST, "--what", "forward", "--out", "bench.csv")
+        assert status == 0, err
+        assert "relative errors" in out
+        assert re.search(r"faster than +reference", " ".join(out.split()))
+    assert [row.implementation for row in read_rows(tmp_path / "bench.csv")] == ["reference", "fused"] * 2
+
+
+def test_a_failing_check_stops_before_anything_is_timed(bench, two, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "check", lambda case, each, device: [Check(case, each[0].name, 17, "pose", 0.02, 1e-6)])
+    monkeypatch.setattr(run, "time_row", lambda *_: pytest.fail("something was timed"))
+    status, out, err = bench(*SMALLEST)
+    assert status == 1
+    assert "FAILED" in out
+    assert "emcaps: 1 of 1 checks failed, so nothing was timed; the first: fused on tiny, 2 types, 13x13" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_check_that_breaks_off_stops_too(bench, two, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(run, "check", broken)
+    status, _, err = bench(*SMALLEST)
+    assert status == 1
+    assert "broke off, so nothing was timed: RuntimeError: no such kernel" in err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        MemoryError(),
+        RuntimeError("can't allocate memory"),
+    ],
+)
+def test_a_row_that_runs_out_of_memory_is_recorded_as_such_and_is_no_failure(bench, tmp_path, monkeypatch, error):
+    real = run.build_work
+
+    def build_work(case, implementation, device):
+        if case.what == "forward+backward":
+            raise error
+        return real(case, implementation, device)
+
+    monkeypatch.setattr(run, "build_work", build_work)
+    status, out, err = bench(*SMALLEST)
+    assert status == 0, err
+    rows = read_rows(tmp_path / "runs" / "bench" / "grid.csv")
+    assert [row.status for row in rows] == ["ok", "out of memory", "ok"]
+    assert rows[1].median_ms is None
+    assert re.search(r"reference +out of memory", out)
+
+
+def test_a_row_that_fails_is_recorded_with_its_error_and_the_rest_goes_on(bench, tmp_path, monkeypatch):
+    real = run.build_work
+
+    def build_work(case, implementation, device):
+        if case.what == "forward":
+            raise RuntimeError("no\nsuch kernel" + " " * 5 + "x" * 400)
+        return real(case, implementation, device)
+
+    monkeypatch.setattr(run, "build_work", build_work)
+    status, _, err = bench(*SMALLEST)
+    assert status == 1
+    assert "emcaps: 1 of 3 rows failed; they are in runs/bench/grid.csv with their errors" in err
+    rows = read_rows(tmp_path / "runs" / "bench" / "grid.csv")
+    assert rows[0].status.startswith("error: RuntimeError: no such kernel x")
+    assert len(rows[0].status) < 320
+    assert [row.status for row in rows[1:]] == ["ok", "ok"]
+
+
+def test_an_interrupted_run_keeps_its_rows(bench, tmp_path, monkeypatch):
+    real = run.build_work
+
+    def build_work(case, implementation, device):
+        if case.what == "training step":
+            raise KeyboardInterrupt
+        return real(case, implementation, device)
+
+    monkeypatch.setattr(run, "build_work", build_work)
+    status, _, err = bench(*SMALLEST, "--out", "rows.csv")
+    assert status == 130
+    assert "interrupted; the rows that are done are in rows.csv" in err
+    assert len(read_rows(tmp_path / "rows.csv")) == 2
+
+
+def test_a_table_of_another_kind_is_refused_before_anything_is_timed(bench, tmp_path):
+    (tmp_path / "bench.csv").write_text("name,value\n")
+    status, _, err = bench(*QUICK)
+    assert status == 1
+    assert "bench.csv is no table of this version's benchmark" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "quik"], "emcaps: unknown suite 'quik': did you mean 'quick'?"),
+        (["--what", "forwards", "--batch", "1"], "emcaps: unknown what 'forwards': did you mean 'forward'?"),
+        (["--seconds", "0", "--batch", "1"], "emcaps: --seconds must be above 0, not 0.0"),
+        (["--plot", "missing.csv"], "emcaps: No such file or directory: missing.csv"),
+    ],
+)
+def test_mistakes_are_one_line(bench, arguments, message):
+    status, _, err = bench(*arguments)
+    assert status == 1
+    assert err.strip().startswith(message)
+
+
+def test_precision_is_set_for_all_and_put_back():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    for tf32 in (True, False):
+        with run._precision(tf32):
+            assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (tf32, tf32)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_help_has_examples(bench):
+    out = bench("--help")[1]
+    assert "Examples:" in out
+    assert "emcaps bench --suite headline" in out

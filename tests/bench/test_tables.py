@@ -1,0 +1,55 @@
+import pytest
+
+from emcaps.bench.cases import suite
+from emcaps.bench.rows import OUT_OF_MEMORY
+from emcaps.bench.tables import compare, markdown_table, milliseconds, ratio
+
+CASE = suite("headline")[1]
+
+
+@pytest.fixture
+def rows(row_of):
+    return [
+        row_of(CASE, "reference", 12.0),
+        row_of(CASE, "compiled", 3.0),
+        row_of(CASE, "fused", 0.75),
+        row_of(CASE, "fused, graph", 0.5),
+        row_of(suite("quick")[0], "reference", 9.0),
+    ]
+
+
+def test_markdown_is_the_headline_with_ratios_of_the_quickest_fused_row(rows):
+    lines = markdown_table(rows).splitlines()
+    assert lines[2] == (
+        "| small, 32x32, batch 64, 2 iterations | forward+backward | 12.0 | 3.00 | 0.750 | 0.500 | 24x | 6.0x |"
+    )
+    assert lines[3] == ""
+    assert lines[4].startswith("Measured on cpu")
+    assert "tf32 off" in lines[4]
+
+
+def test_without_a_headline_every_case_is_shown(rows):
+    assert markdown_table(rows[-1:]).splitlines()[2] == "| tiny, 32x32, batch 1, 2 iterations | forward | 9.00 |"
+
+
+def test_what_did_not_run_has_no_ratio(rows, row_of):
+    rows += [row_of(CASE, "reference", status=OUT_OF_MEMORY), row_of(CASE, "compiled", status="error: x")]
+    line = markdown_table(rows).splitlines()[2]
+    assert line.endswith("| out of memory | failed | 0.750 | 0.500 | - | - |")
+    assert compare(rows)[0].faster_than("reference") is None
+
+
+def test_no_rows_is_told():
+    with pytest.raises(ValueError, match="no rows"):
+        markdown_table([])
+
+
+def test_three_digits():
+    assert [milliseconds(value) for value in (0.0412, 0.412, 3.294, 12.04, 1234.5)] == [
+        "0.041",
+        "0.412",
+        "3.29",
+        "12.0",
+        "1,234",
+    ]
+    assert [ratio(value) for value in (0.5, 9.94, 38.2)] == ["0.5x", "9.9x", "38x"]
