@@ -286,7 +286,8 @@ def bench(
     ] = None,
     whats: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(WHATS)}; may be repeated.")] = None,
     impls: Annotated[
-        list[str] | None, typer.Option("--impl", help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: all).")
+        list[str] | None,
+        typer.Option("--impl", help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: the first three)."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time to spend on the repeats of a row.")] = 0.5,
     tf32: Annotated[bool, typer.Option("--tf32", help="Allow tf32 in all of them (default: exact float32).")] = False,
@@ -414,10 +415,11 @@ def _assignments(settings: list[str]) -> dict[str, str]:
 
 
 def _resumed_config(resume: Path, name: str | None, changes: dict[str, Any], run: Path | None) -> RunConfig:
+    from emcaps.train.loop import MAY_CHANGE
     from emcaps.train.run_folder import read_config
 
-    if name is not None or run is not None or not changes.keys() <= {"train.steps"}:
-        raise ValueError("a resumed run keeps its settings: with --resume only --steps may change")
+    if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
+        raise ValueError("a resumed run keeps its settings: with --resume only --steps may change, and train.graph")
     return read_config(resume).override(changes)
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from emcaps.bench import ceilings, implementations
+from emcaps.bench.cases import IMPLEMENTATIONS
 from emcaps.bench.ceilings import measure_ceilings
 from emcaps.bench.implementations import NAMES
 
@@ -21,11 +22,19 @@ def test_on_a_cpu_the_rest_is_skipped_with_its_reasons(monkeypatch):
 def test_on_a_gpu_there_are_all(monkeypatch):
     monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    chosen, skipped = implementations.implementations((), GPU)
+    chosen, skipped = implementations.implementations(IMPLEMENTATIONS, GPU)
     assert tuple(each.name for each in chosen) == NAMES
-    assert [each.routing for each in chosen] == ["reference", "reference", "triton", "triton"]
-    assert [each.captured for each in chosen] == [False, False, False, True]
+    assert [each.routing for each in chosen] == ["reference", "reference", "triton", "triton", "triton"]
+    assert [each.captured for each in chosen] == [False, False, False, True, True]
+    assert [each.autocast for each in chosen] == [False, False, False, False, True]
     assert not skipped
+
+
+def test_bfloat16_is_timed_on_request_only(monkeypatch):
+    monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert not any(each.autocast for each in implementations.implementations((), GPU)[0])
+    assert [each.name for each in implementations.implementations(("bf16",), GPU)[0]] == ["bf16, graph"]
 
 
 def test_the_interpreter_is_not_timed(monkeypatch):

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import torch
 
-from emcaps.bench.cases import IMPLEMENTATIONS
+from emcaps.bench.cases import IMPLEMENTATIONS, USUAL
 from emcaps.bench.ceilings import interpreted
 from emcaps.names import check_name
 from emcaps.routing.dispatch import unavailable
 
-FUSED, REFERENCE, COMPILED = IMPLEMENTATIONS
-FUSED_GRAPH = f"{FUSED}, graph"
-NAMES = (REFERENCE, COMPILED, FUSED, FUSED_GRAPH)
+FUSED, REFERENCE, COMPILED, BFLOAT16 = IMPLEMENTATIONS
+FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"
+NAMES = (REFERENCE, COMPILED, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
 """All that may stand in a row, the definition first."""
 
 
@@ -26,11 +26,13 @@ class Implementation(NamedTuple):
     """The network goes through torch.compile."""
     captured: bool = False
     """The work is captured as a CUDA graph once and then replayed."""
+    autocast: bool = False
+    """Under torch.autocast: poses and matrices in bfloat16."""
 
 
 def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
     """Those that can run on the device, the definition first; and a line for each that cannot."""
-    wanted = wanted or IMPLEMENTATIONS
+    wanted = wanted or USUAL
     for name in wanted:
         check_name("implementation", name, IMPLEMENTATIONS)
     chosen, skipped = [], []
@@ -41,17 +43,19 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
             chosen.append(Implementation(COMPILED, "reference", compiled=True))
         else:
             skipped.append(f"{COMPILED} is skipped: torch.compile crashes on this network on a CPU; use a GPU")
-    if FUSED in wanted:
+    if FUSED in wanted or BFLOAT16 in wanted:
         routing = "triton" if device.type == "cuda" else "numba"
         reasons = unavailable(routing, device)
         if routing == "triton" and interpreted():
             reasons = [*reasons, "Triton's interpreter is on (TRITON_INTERPRET=1), where time means nothing"]
         if reasons:
             skipped.append(f"{FUSED} ({routing}) is skipped: {'; '.join(reasons)}")
-        else:
+        elif FUSED in wanted:
             chosen.append(Implementation(FUSED, routing))
             if device.type == "cuda":
                 chosen.append(Implementation(FUSED_GRAPH, routing, captured=True))
+        if BFLOAT16 in wanted and not reasons and device.type == "cuda":
+            chosen.append(Implementation(BFLOAT16_GRAPH, routing, captured=True, autocast=True))
     if not chosen:
         raise ValueError(f"there is nothing to time here: {'; '.join(skipped)}")
     return chosen, skipped

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS, is_headline
-from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
+from emcaps.bench.implementations import BFLOAT16_GRAPH, COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.bench.tables import Comparison, compare, milliseconds, ratio
 from emcaps.files import atomic_write
 
 FORMATS = (".png", ".svg")
-COLOURS = {REFERENCE: "tab:gray", COMPILED: "tab:blue", FUSED: "tab:orange", FUSED_GRAPH: "tab:red"}
+COLOURS = {
+    REFERENCE: "tab:gray",
+    COMPILED: "tab:blue",
+    FUSED: "tab:orange",
+    FUSED_GRAPH: "tab:red",
+    BFLOAT16_GRAPH: "tab:purple",
+}
 TITLES = {"batch": "batch size", "iterations": "iterations", "size": "image side, pixels", "types": "capsule types"}
 LOGARITHMIC = ("batch", "size", "types")
 WIDTH, HEIGHT = 13, 3.2

@@ -13,7 +13,7 @@ from rich.console import Console
 from emcaps.bench.agreement import Check, check, checked_cases
 from emcaps.bench.cases import Case
 from emcaps.bench.ceilings import measure_ceilings
-from emcaps.bench.implementations import FUSED, Implementation, implementations
+from emcaps.bench.implementations import BFLOAT16, FUSED, Implementation, implementations
 from emcaps.bench.rows import ERROR, OK, OUT_OF_MEMORY, Conditions, Row, append_row, make_row, read_rows
 from emcaps.bench.screen import screen
 from emcaps.bench.tables import check_table, comparison_table
@@ -46,7 +46,7 @@ def run_bench(
     for line in skipped:
         console.print(line)
     with _on(place), _precision(tf32):
-        _check_all(cases, [each for each in chosen if each.name.startswith(FUSED)], place, console)
+        _check_all(cases, [each for each in chosen if each.name.startswith((FUSED, BFLOAT16))], place, console)
         conditions = Conditions(place, tf32, measure_ceilings(place), environment(place))
         console.print(_conditions_line(conditions))
         rows = []

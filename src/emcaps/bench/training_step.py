@@ -15,13 +15,22 @@ from emcaps.train import make_optimiser, make_step
 
 
 def training_step(
-    network: MatrixCapsNet, images: Tensor, labels: Tensor, batch: int, size: int, *, captured: bool = False
+    network: MatrixCapsNet,
+    images: Tensor,
+    labels: Tensor,
+    batch: int,
+    size: int,
+    *,
+    captured: bool = False,
+    autocast: bool = False,
 ) -> Work:
     """A function that does the next step: choose a batch, augment, forward, backward, Adam; `captured` as a CUDA graph.
 
     images uint8 (N, C, H, W) and labels (N,) are the whole training set.
     """
-    settings = TrainConfig(batch_size=batch, graph="on" if captured else "off")
+    settings = TrainConfig(
+        batch_size=batch, graph="on" if captured else "off", autocast="bfloat16" if autocast else "off"
+    )
     config = RunConfig(network.config, _AnyCrop(view=VIEW, crop=size), settings)
     step = make_step(network, make_optimiser(network, settings), images, labels, config)
     numbers = itertools.count()

@@ -32,27 +32,38 @@ def build_work(case: Case, implementation: Implementation, device: torch.device)
         network.compile(fullgraph=True, dynamic=False)
     if case.what == STEP:
         images, labels = resident_images(case, device)
-        return training_step(network, images, labels, case.batch, case.size, captured=implementation.captured)
+        return training_step(
+            network,
+            images,
+            labels,
+            case.batch,
+            case.size,
+            captured=implementation.captured,
+            autocast=implementation.autocast,
+        )
     inputs = random_inputs(case.batch, case.size, network.config.classes, device)
-    work = (forward if case.what == FORWARD else forward_backward)(network, *inputs)
+    work = (forward if case.what == FORWARD else forward_backward)(network, *inputs, implementation.autocast)
     return capture(work, device).replay if implementation.captured else work
 
 
-def forward(network: MatrixCapsNet, images: Tensor, _labels: Tensor) -> Work:
+def forward(network: MatrixCapsNet, images: Tensor, _labels: Tensor, autocast: bool = False) -> Work:
     network.eval()
 
     def work() -> object:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
             return network(images)
 
     return work
 
 
-def forward_backward(network: MatrixCapsNet, images: Tensor, labels: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+def forward_backward(
+    network: MatrixCapsNet, images: Tensor, labels: Tensor, autocast: bool = False
+) -> Callable[[], tuple[Tensor, ...]]:
     parameters = list(network.parameters())
 
     def work() -> tuple[Tensor, ...]:
-        loss = spread_loss(network(images).activation, labels, MARGIN)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
+            loss = spread_loss(network(images).activation, labels, MARGIN)
         return torch.autograd.grad(loss, parameters)
 
     return work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from emcaps.routing.geometry import Pair
@@ -31,7 +31,7 @@ class Layer:
     @cached_property
     def lanes(self) -> int:
         """Images that lie side by side: a warp's worth, or fewer for a small batch."""
-        return min(32, _power_of_2(self.images))
+        return min(32, _power_of_2(int(self.images)))  # int: a symbolic batch size is fixed here
 
     @cached_property
     def blocks(self) -> int:
@@ -153,13 +153,6 @@ class Layer:
 
 
 def layer_of(pose_shape: Sequence[int], weight_shape: Sequence[int], stride: Sequence[int], by_position: bool) -> Layer:
-    return _layer_of(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
-
-
-@cache
-def _layer_of(
-    pose_shape: tuple[int, ...], weight_shape: tuple[int, ...], stride: tuple[int, ...], by_position: bool
-) -> Layer:
     images, height, width, child_types = pose_shape[:4]
     shared = len(weight_shape) == 4
     kernel = (height, width) if shared else (weight_shape[0], weight_shape[1])
@@ -175,6 +168,14 @@ def _layer_of(
         shared,
         by_position and not shared,
     )
+
+
+@lru_cache(maxsize=256)
+def known_layer(
+    pose_shape: tuple[int, ...], weight_shape: tuple[int, ...], stride: tuple[int, ...], by_position: bool
+) -> Layer:
+    """`layer_of`, remembered: a network calls with the same few shapes over and over."""
+    return layer_of(pose_shape, weight_shape, stride, by_position)
 
 
 def _power_of_2(number: int) -> int:

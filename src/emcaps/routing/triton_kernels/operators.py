@@ -13,7 +13,7 @@ from torch import Tensor
 
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.edge import RECORD
-from emcaps.routing.triton_kernels.layer import layer_of
+from emcaps.routing.triton_kernels.layer import known_layer, layer_of
 
 _INPUTS = (
     "(Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, SymInt[] stride, bool by_position, "
@@ -92,7 +92,7 @@ def _(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: 
 def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
     kept = launch.Kept(*kept_and_settings[:6])
     pose_shape, weight_shape, stride, by_position, final_lambda, data_unit = kept_and_settings[6:]
-    layer = layer_of(pose_shape, weight_shape, stride, by_position)
+    layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
     zeros = kept.records.new_zeros
     if pose_gradient is None:  # a loss of the activations alone
         pose_gradient = zeros(*layer.output_shape, 4, 4)
@@ -121,7 +121,7 @@ def _run(
     by_position: bool,
     *settings: Any,
 ) -> tuple[Tensor, ...]:
-    layer = layer_of(pose.shape, weight.shape, stride, by_position)
+    layer = known_layer(tuple(pose.shape), tuple(weight.shape), tuple(stride), by_position)
     with torch.cuda.device_of(pose):
         out_pose, out_activation, kept = launch.forward(pose, activation, weight, beta_u, beta_a, layer, *settings)
     return out_pose, out_activation, *kept

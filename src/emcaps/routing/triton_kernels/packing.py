@@ -53,12 +53,20 @@ def pack_children(
     image = (site // W // H).to(tl.int64) * BB + lane
     element = tl.arange(0, 16 * UNITS)[:, None]
     type = first + element // 16
-    source = pose_pointer + y * pose_y + x * pose_x + image * pose_b + type * pose_i + element % 16 * pose_h
+    source = (
+        pose_pointer + y.to(tl.int64) * pose_y + x * pose_x + image * pose_b + type * pose_i + element % 16 * pose_h
+    )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
     tl.store(packed_pose_pointer + ((place * C + first) * 16 + element) * BB + lane, value)
 
     type = first + tl.arange(0, UNITS)[:, None]
-    source = activation_pointer + y * activation_y + x * activation_x + image * activation_b + type * activation_i
+    source = (
+        activation_pointer
+        + y.to(tl.int64) * activation_y
+        + x * activation_x
+        + image * activation_b
+        + type * activation_i
+    )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
     first_v, last_v = readers(y, OH, KH, stride_y)
     first_u, last_u = readers(x, OW, KW, stride_x)

@@ -1,0 +1,63 @@
+"""The fused kernels beside the reference, on the device that there is: a GPU, or the CPU and Triton's interpreter.
+
+The interpreter takes about a second for every ten edges between child types and parent types, whatever the batch. So
+layers are tiny, batches need not be, and what needs real sizes is marked `on_gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from emcaps import RoutingOutput, class_routing, conv_routing
+from emcaps.routing.geometry import as_pair
+from emcaps.routing.triton_kernels.layer import Layer, layer_of
+from routing.cases import Inputs, outputs_and_gradients
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is too slow for it")
+
+
+def on(device: str, routing: Callable[..., Any]) -> Callable[..., RoutingOutput]:
+    """The routing with inputs taken to a device and outputs brought back, and so their gradients too."""
+
+    def routed(*inputs: Tensor, **options: Any) -> RoutingOutput:
+        output = routing(*(tensor.to(device) for tensor in inputs), **options)
+        return RoutingOutput(*(tensor.cpu() for tensor in output))
+
+    return routed
+
+
+def routing_of(inputs: Inputs) -> Callable[..., Any]:
+    return class_routing if inputs.weight.ndim == 4 else conv_routing
+
+
+def reference(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
+    """Outputs and gradients by name."""
+    return outputs_and_gradients(on(device, routing_of(inputs)), inputs, impl="reference", **options)
+
+
+def fused(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
+    """Outputs and gradients by name."""
+    return outputs_and_gradients(on(device, routing_of(inputs)), inputs, impl="triton", **options)
+
+
+def layer_for(inputs: Inputs, **options: Any) -> Layer:
+    """The sizes and tiles that the kernels choose for such a call."""
+    stride = as_pair("stride", options.get("stride", 1))
+    return layer_of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Memory that is asked for holds NaN until it is written."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

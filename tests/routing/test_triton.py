@@ -1,0 +1,179 @@
+"""The fused kernels in float64: to 1e-10 what the reference computes, outputs and gradients, on every path of theirs.
+
+Every case says which branches of the tiling it takes, and is held to it. Memory is poisoned: a number that no kernel
+wrote, or that belongs to the padding, would come out as NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from emcaps import conv_routing
+from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
+from routing.compare import assert_close
+from routing.fused import fused, layer_for, on, on_gpu, poisoned_memory, reference
+from routing.test_dispatch import scattered
+
+TOLERANCE = 1e-10
+
+BRANCHES = {
+    "one lane": lambda layer: layer.lanes == 1,
+    "two lanes": lambda layer: layer.lanes == 2,
+    "a whole warp of lanes": lambda layer: layer.lanes == 32,
+    "one block": lambda layer: layer.blocks == 1,
+    "several blocks": lambda layer: layer.blocks > 1,
+    "lanes without an image": lambda layer: layer.images < layer.blocks * layer.lanes,
+    "no padded types": lambda layer: layer.padded_types == layer.child_types,
+    "padded types": lambda layer: layer.padded_types > layer.child_types,
+    "types padded to no power of 2": lambda layer: layer.padded_types & (layer.padded_types - 1) != 0,
+    "one child tile": lambda layer: layer.padded_types == layer.child_tile,
+    "several child tiles": lambda layer: layer.padded_types > layer.child_tile,
+    "several slices": lambda layer: layer.parent_tile[0] > 1,
+    "slices that go round": lambda layer: 1 < layer.parent_tile[0] < layer.padded_types,
+    "one parent tile": lambda layer: layer.parent_types <= layer.parent_tile[1],
+    "several parent tiles": lambda layer: layer.parent_types > layer.parent_tile[1],
+    "a parent tile partly filled": lambda layer: layer.parent_types % layer.parent_tile[1] != 0,
+    "shared matrices": lambda layer: layer.shared,
+    "types compete": lambda layer: layer.by_position,
+}
+
+
+class Case(NamedTuple):
+    inputs: Inputs
+    options: dict[str, Any]
+    branches: tuple[str, ...]
+
+
+def conv(*branches: str, batch=1, grid=(2, 2), kernel=(1, 2), children=1, parents=1, **options: Any) -> Case:
+    return Case(conv_inputs(batch, grid, kernel, children, parents), options, branches)
+
+
+def class_(*branches: str, batch=1, grid=(1, 2), children=1, parents=1, **options: Any) -> Case:
+    return Case(class_inputs(batch, grid, children, parents), options, ("shared matrices", *branches))
+
+
+TINY = {
+    "one of everything": conv("one lane", "one block", "padded types", kernel=(1, 1), grid=(2, 1), iterations=2),
+    "overlap both ways": conv("two lanes", batch=2, grid=(3, 3), kernel=(2, 2), iterations=2),
+    "one iteration": conv(
+        "lanes without an image", batch=3, grid=(3, 2), kernel=(2, 1), children=3, parents=2, iterations=1
+    ),
+    "stride (2, 1), a row that nobody reads": conv(
+        "lanes without an image", batch=3, grid=(5, 2), kernel=(2, 1), stride=(2, 1), iterations=2
+    ),
+    "stride beyond the kernel": conv(
+        batch=2, grid=(4, 4), kernel=(1, 1), stride=(3, 2), children=2, iterations=2, variance_floor=1e-2
+    ),
+    "types compete": conv(
+        "types compete", batch=2, grid=(1, 3), parents=2, iterations=3, competition="types"
+    ),
+    "types compete, stride beyond the kernel": conv(
+        "types compete", "lanes without an image", batch=3, grid=(3, 2), kernel=(1, 1), stride=(2, 2), parents=3,
+        iterations=2, competition="types", data_scaling="none",
+    ),
+    "two blocks of images": conv(
+        "a whole warp of lanes", "several blocks", "lanes without an image", "slices that go round",
+        batch=33, grid=(1, 2), iterations=2,
+    ),
+    "more parent types than a tile": conv(
+        "several parent tiles", "a parent tile partly filled", grid=(1, 1), kernel=(1, 1), children=4, parents=5,
+        iterations=3,
+    ),
+    "no padding": conv(
+        "one parent tile", "no padded types", "one child tile", batch=2, grid=(1, 2), children=4, parents=2,
+        iterations=2, final_lambda=3.0,
+    ),
+    "more child types than a tile": conv(
+        "several child tiles", "padded types", batch=2, grid=(2, 1), kernel=(2, 1), children=9, parents=2, iterations=2
+    ),
+    "class": class_("several slices", "padded types", batch=3, grid=(2, 1), children=3, parents=2, iterations=3),
+    "class, more child types than slices": class_(
+        "slices that go round", "several child tiles", batch=2, grid=(1, 1), children=9, parents=2, iterations=2,
+        data_scaling="none",
+    ),
+    "class, two blocks of images": class_(
+        "several blocks", batch=34, children=2, parents=2, iterations=1, competition="types"
+    ),
+    "class, many types": class_(
+        "types padded to no power of 2", grid=(1, 1), children=33, parents=1, iterations=2, final_lambda=0.5
+    ),
+}  # fmt: skip
+
+LARGE = {
+    "small network 1": conv(batch=40, grid=(9, 9), kernel=(3, 3), stride=2, children=8, parents=16, iterations=3),
+    "small network 2": conv(batch=33, grid=(7, 7), kernel=(3, 3), children=16, parents=16, iterations=2),
+    "five iterations": conv(batch=40, grid=(5, 4), kernel=(3, 2), children=3, parents=5, iterations=5),
+    "five iterations, types compete": conv(
+        "types compete", batch=33, grid=(5, 4), kernel=(3, 2), children=3, parents=5, iterations=5, competition="types"
+    ),
+    "one image": conv(batch=1, grid=(6, 7), kernel=(3, 3), stride=(2, 1), children=5, parents=7, iterations=3),
+    "three images": conv(batch=3, grid=(6, 7), kernel=(2, 3), stride=(1, 3), children=17, parents=9, iterations=3),
+    "16 lanes": conv(batch=13, grid=(5, 5), kernel=(3, 3), children=7, parents=3, iterations=3, data_scaling="none"),
+    "whole blocks": conv(batch=64, grid=(5, 5), kernel=(3, 3), children=4, parents=4, iterations=3),
+    "stride beyond the kernel": conv(batch=40, grid=(10, 9), kernel=(2, 1), stride=(4, 3), parents=6, iterations=3),
+    "32 types": conv(batch=33, grid=(5, 5), kernel=(3, 3), children=32, parents=32, iterations=2),
+    "33 and 31 types": conv(batch=5, grid=(4, 4), kernel=(3, 3), children=33, parents=31, iterations=2),
+    "one child type and one parent type": conv(batch=40, grid=(4, 4), kernel=(2, 2), iterations=3),
+    "1x1 kernel": conv(batch=40, grid=(4, 4), kernel=(1, 1), children=8, parents=8, iterations=3),
+    "class of the small network": class_(batch=40, grid=(5, 5), children=16, parents=5, iterations=3),
+    "class, 32 types": class_(batch=33, grid=(5, 5), children=32, parents=5, iterations=3, data_scaling="none"),
+    "class, 10 classes, odd types": class_(batch=40, grid=(3, 4), children=5, parents=10, iterations=5),
+    "class, one of everything": class_(batch=1, grid=(1, 1), iterations=3),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [*TINY.values(), *(pytest.param(case, marks=on_gpu) for case in LARGE.values())], ids=[*TINY, *LARGE]
+)
+def test_float64_is_the_reference(case, device):
+    inputs, options, branches = case
+    layer = layer_for(inputs, **options)
+    for branch in branches:
+        assert BRANCHES[branch](layer), f"does not take the branch {branch!r}: {layer}"
+    want = reference(inputs, device, **options)
+    with poisoned_memory():
+        got = fused(inputs, device, **options)
+    for name in want:
+        assert_close(name, got[name], want[name], TOLERANCE)
+
+
+def test_every_branch_is_taken_by_a_tiny_case():
+    assert {branch for case in TINY.values() for branch in case.branches} == set(BRANCHES)
+
+
+def channels_first(capsules):
+    """The same values as PrimaryCaps gives them on a CPU: a view of (B, channels, H, W)."""
+    if capsules.ndim not in (4, 6):
+        return capsules
+    view = capsules.flatten(3).permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1).unflatten(3, capsules.shape[3:])
+    assert torch.equal(view, capsules)
+    assert view.stride(-1) != 1
+    return view
+
+
+@pytest.mark.parametrize("layout", [scattered, channels_first])
+def test_inputs_of_any_layout(layout, device):
+    inputs = conv_inputs(batch=2, grid=(1, 3), kernel=(1, 2), child_types=2, parent_types=1)
+    assert not layout(inputs.pose).is_contiguous()
+    want = reference(inputs, device, iterations=1)
+    routing = on(device, lambda *tensors, **options: conv_routing(*map(layout, tensors), **options))
+    got = outputs_and_gradients(routing, inputs, iterations=1, impl="triton")
+    for name in want:
+        assert_close(name, got[name], want[name], TOLERANCE)
+
+
+def test_gradients_of_any_layout(device):
+    """A sum's gradient has strides of zero, a transpose's is permuted."""
+    inputs = conv_inputs(batch=2, grid=(1, 2), kernel=(1, 1), child_types=1, parent_types=2)
+    found = {}
+    for impl in ("triton", "reference"):
+        leaves = with_gradients(inputs)
+        output = on(device, conv_routing)(*leaves, iterations=1, impl=impl)
+        weight = torch.arange(16.0, dtype=torch.float64).view(4, 4)
+        loss = (output.pose.mT * weight).sum() + output.activation.sum()
+        found[impl] = torch.autograd.grad(loss, leaves)
+    for name, got, want in zip(Inputs._fields, found["triton"], found["reference"], strict=True):
+        assert_close(name, got, want, TOLERANCE)
