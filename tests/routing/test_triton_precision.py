@@ -5,24 +5,21 @@ depends on the numbers: one run may come out ten times nearer to the truth than 
 reference's error is that of its worst run, over inputs that differ in their last bit.
 """
 
-import functools
-
 import pytest
 import torch
 
-from emcaps import class_routing, conv_routing
 from emcaps.bench.agreement import FLOOR, relative_error
-from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
-from routing.compare import assert_close
-from routing.fused import fused, on, on_gpu, reference
+from routing.cases import class_inputs, conv_inputs, outputs_and_gradients
+from routing.fused import fused, on, on_gpu, reference, routing_of
 from routing.test_extremes import nudged
 
+# Errors of single images vary by more than a factor of two: 32 of them, which cost the interpreter no more than one.
 SHAPES = {
-    "conv": (conv_inputs(3, (3, 2), (2, 1), 3, 2), {"iterations": 2}),
-    "types compete": (conv_inputs(2, (1, 2), (1, 1), 3, 3), {"iterations": 3, "competition": "types"}),
-    "class": (class_inputs(3, (2, 1), 3, 2), {"iterations": 3}),
+    "conv": (conv_inputs(32, (3, 1), (2, 1), 3, 2), {"iterations": 2}),
+    "types compete": (conv_inputs(32, (1, 1), (1, 1), 3, 3), {"iterations": 3, "competition": "types"}),
+    "class": (class_inputs(32, (2, 1), 3, 2), {"iterations": 3}),
 }
-LAYERS = {
+NETWORKS = {
     "small network 1": lambda: conv_inputs(64, (16, 16), (3, 3), 8, 16),
     "small network 2": lambda: conv_inputs(64, (7, 7), (3, 3), 16, 16),
     "small network, class": lambda: class_inputs(64, (5, 5), 16, 5),
@@ -58,15 +55,77 @@ def test_float32_is_as_good_as_the_reference(case, device):
 
 @on_gpu
 @pytest.mark.parametrize("iterations", [1, 2, 3])
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", NETWORKS)
 def test_float32_is_as_good_as_the_reference_on_real_layers(layer, iterations, device):
     options = {"stride": STRIDES[layer]} if layer in STRIDES else {}
-    assert_as_good_as_the_reference(LAYERS[layer](), device, draws=3, iterations=iterations, **options)
+    assert_as_good_as_the_reference(NETWORKS[layer](), device, draws=3, iterations=iterations, **options)
     torch.cuda.empty_cache()
 
 
 CONV = conv_inputs(batch=2, grid=(1, 3), kernel=(1, 2), child_types=2, parent_types=2).to(torch.float32)
 CLASS = class_inputs(batch=2, grid=(1, 2), child_types=2, parent_types=2).to(torch.float32)
-ROUTINGS = pytest.mark.parametrize(
-    ("routing", "inputs"), [pytest.param(conv_routing, CONV, id="conv"), pytest.param(class_routing, CLASS, id="class")]
+LAYERS = pytest.mark.parametrize("inputs", [pytest.param(CONV, id="conv"), pytest.param(CLASS, id="class")])
+
+POSE_TYPES = pytest.mark.parametrize("pose_type", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def under_autocast(inputs, device, dtype=torch.bfloat16, **options):
+    """Outputs and gradients; as in training, the backward pass is outside."""
+
+    def routing(*tensors, **settings):
+        with torch.autocast(device, dtype=dtype):
+            return routing_of(inputs)(*tensors, **settings)
+
+    return outputs_and_gradients(on(device, routing), inputs, **options)
+
+
+@POSE_TYPES
+@LAYERS
+def test_autocast_leaves_the_reference_in_float32(inputs, pose_type, device):
+    """Whatever precision the layer before left the poses in: nothing but a gradient that has to go back in it."""
+    inputs = inputs._replace(pose=inputs.pose.to(pose_type))
+    want = reference(inputs.to(torch.float32), device, iterations=2)
+    want["gradient of pose"] = want["gradient of pose"].to(pose_type)
+    got = under_autocast(inputs, device, iterations=2, impl="reference")
+    for name in want:
+        assert got[name].dtype == want[name].dtype
+        assert torch.equal(got[name], want[name]), name
+
+
+@pytest.mark.parametrize(
+    ("inputs", "pose_type"),
+    [pytest.param(CONV, torch.float32, id="conv-float32"), pytest.param(CLASS, torch.bfloat16, id="class-bfloat16")],
 )
+def test_autocast_rounds_poses_and_matrices_alone(inputs, pose_type, device):
+    """Fused: the float32 reference of poses and matrices in bfloat16, whose gradients are rounded as they leave."""
+    inputs = inputs._replace(pose=inputs.pose.to(pose_type))
+    got = under_autocast(inputs, device, iterations=2, impl="triton")
+    exact = reference(inputs.to(torch.float32), device, iterations=2)
+    rounded = inputs._replace(pose=inputs.pose.bfloat16(), weight=inputs.weight.bfloat16())
+    want = reference(rounded.to(torch.float32), device, iterations=2)
+    for name in want:
+        assert got[name].dtype == (pose_type if name == "gradient of pose" else torch.float32)
+        in_bfloat16 = name in ("gradient of pose", "gradient of weight")
+        assert relative_error(got[name], want[name]) < (2**-8 if in_bfloat16 else 1e-5), name
+        assert relative_error(got[name], exact[name]) < 2e-2, name
+
+
+@pytest.mark.parametrize(
+    ("autocast_type", "input_type"),
+    [
+        pytest.param(torch.float16, torch.float32, id="float16"),
+        pytest.param(
+            torch.bfloat16,
+            torch.float64,
+            id="float64",
+            marks=pytest.mark.xfail(reason="dispatch rounds float64 poses and matrices to bfloat16 too"),
+        ),
+    ],
+)
+def test_autocast_leaves_the_kernels_alone(autocast_type, input_type, device):
+    """float16 has too little range for poses; and float64 is left as it is, as everywhere under autocast."""
+    inputs = CLASS.to(input_type)
+    got = under_autocast(inputs, device, autocast_type, iterations=1, impl="triton")
+    want = fused(inputs, device, iterations=1)
+    for name in want:
+        assert torch.equal(got[name], want[name]), name

@@ -1,0 +1,88 @@
+"""The kernels compile for a GPU, also on a machine that has none: what the interpreter cannot show.
+
+Run as a program, this file compiles what a forward pass and the start of a backward pass launch, and prints for each
+kernel the registers and the bytes of stack that a thread takes. It is run in a process of its own, because a process
+that interprets Triton cannot compile it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = {"input_gradient"}  # takes longer to compile than all others together; a GPU's tests compile it too
+
+
+def test_kernels_compile_for_a_gpu_and_keep_everything_in_registers(tmp_path):
+    pytest.importorskip("triton.backends.nvidia")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # compiled before is not compiled now
+    run = subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    kernels = json.loads(run.stdout)
+    names = [name for name, _, _ in kernels]
+    assert names.count("m_step") == 2, "the first iteration's and the others'"
+    assert {"pack_children", "normaliser", "gather_normalisers", "unpack_parents", "output_adjoint"} <= set(names)
+    for name, registers, stack in kernels:
+        assert 0 < registers <= 255, name
+        assert stack == 0, f"{name} spills {stack} bytes of registers to memory"
+
+
+def compile_launches(folder: Path) -> list[tuple[str, int, int]]:
+    import torch
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import JITFunction
+    from triton.runtime.driver import driver
+
+    from emcaps.routing.triton_kernels import launch
+    from emcaps.routing.triton_kernels.layer import layer_of
+
+    class Hopper:
+        """All that Triton asks of a driver before it launches anything."""
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, device):
+            return 0
+
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    compiled = []
+    run = JITFunction.run
+
+    def compile_only(kernel, *arguments, grid, warmup, **options):
+        if kernel.__name__ in SLOW:
+            return None
+        binary = run(kernel, *arguments, grid=grid, warmup=True, **options)
+        file = folder / f"{len(compiled)}.cubin"
+        file.write_bytes(binary.asm["cubin"])
+        usage = subprocess.run([cuobjdump, "-res-usage", file], capture_output=True, text=True, check=True).stdout
+        registers, stack = (int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK"))
+        compiled.append((kernel.__name__, registers, stack))
+        return binary
+
+    driver.set_active(Hopper())
+    JITFunction.run = compile_only
+    inputs = [torch.empty(shape) for shape in ((64, 16, 16, 8, 4, 4), (64, 16, 16, 8), (3, 3, 8, 16, 4, 4), 16, 16)]
+    layer = layer_of(inputs[0].shape, inputs[2].shape, (2, 2), False)
+    pose, activation, kept = launch.forward(*inputs, layer, 2, 1.0, 1e-4, 1.0)
+    kept = kept._replace(records=kept.records[:1], normalisers=kept.normalisers[:0])  # as after one iteration
+    launch.backward(pose, activation, kept, layer, inputs[2].shape, 1, 1.0, 1.0)
+    return compiled
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        found = compile_launches(Path(sys.argv[1]))
+    print(json.dumps(found))
