@@ -18,6 +18,12 @@ settings.load_profile("emcaps")
 torch.set_num_threads(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # The interpreter uses numpy as it was, and numpy warns of infinities, which a GPU computes with in silence.
+    for kind in ("DeprecationWarning", "RuntimeWarning"):
+        config.addinivalue_line("filterwarnings", f"ignore::{kind}:triton.runtime.interpreter")
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     """Where the kernels run: on a GPU, or on the CPU in Triton's interpreter, which is slow."""

@@ -9,6 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 import emcaps
 from emcaps import class_routing, class_routing_trace, conv_routing, conv_routing_trace
+from emcaps.routing import dispatch
+from emcaps.routing.dispatch import choose_implementation
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients
 from routing.compare import assert_close
 
@@ -144,6 +146,96 @@ def test_repeated_calls_agree_to_the_bit(routing, inputs):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+class Operators(TorchDispatchMode):
+    """Remembers the names of the project's own operators that ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "emcaps":
+            self.names.append(function._opname)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "triton"])
+def test_who_runs(impl, device):
+    """Kernels where they are asked for, and on a GPU where nothing else is; on a CPU, the reference."""
+    inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
+    with Operators() as operators:
+        conv_routing(*(tensor.to(device) for tensor in inputs), iterations=1, impl=impl)
+    fused = impl == "triton" or (impl == "auto" and device == "cuda")
+    assert operators.names == (["route"] if fused else [])
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A device that is not there, with all that the kernels need."""
+    monkeypatch.setattr("torch.version.hip", None)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
+    return torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("interpreter", ["0", "1"])
+def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
+    """Triton's interpreter makes kernels possible on a CPU, never the best choice."""
+    monkeypatch.setenv("TRITON_INTERPRET", interpreter)
+    assert choose_implementation("auto", torch.device("cpu")) == "reference"
+    assert choose_implementation("auto", torch.device("meta")) == "reference"
+    assert choose_implementation("auto", hopper) == "triton"
+    assert choose_implementation("triton", hopper) == "triton"
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "reason"),
+    [
+        ("importlib.util.find_spec", lambda name: None, "the package triton is not installed"),
+        ("importlib.metadata.version", lambda name: "3.5.1", "need triton 3.6 or newer, not 3.5.1"),
+        ("torch.cuda.get_device_capability", lambda index: (6, 1), "compute capability 7.0 or more, not 6.1"),
+        ("torch.version.hip", "7.0", "this torch is for AMD's"),
+    ],
+)
+def test_where_kernels_lack_something_auto_takes_the_reference(hopper, what, value, reason, monkeypatch):
+    monkeypatch.setattr(what, value)
+    assert choose_implementation("auto", hopper) == "reference"
+    with pytest.raises(ValueError, match=f"impl='triton' cannot run: .*{reason}.*: use impl='auto' or 'reference'"):
+        choose_implementation("triton", hopper)
+
+
+def dual(function):
+    """The derivative of a function in one direction, without the wrapped tensors of torch.func."""
+
+    def derivative(pose):
+        with torch.autograd.forward_ad.dual_level():
+            output = function(torch.autograd.forward_ad.make_dual(pose, torch.ones_like(pose)))
+            return torch.autograd.forward_ad.unpack_dual(output).tangent
+
+    return derivative
+
+
+TRANSFORMS = {
+    "vmap": lambda function: lambda pose: torch.func.vmap(function)(pose[None]),
+    "grad": torch.func.grad,
+    "jacfwd": torch.func.jacfwd,
+    "dual": dual,
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_auto_leaves_transforms_to_the_reference(transform, monkeypatch, device):
+    """No kernel knows them: not even on a GPU may "auto" choose one."""
+    asked = []
+    monkeypatch.setattr(dispatch, "choose_implementation", lambda impl, device: asked.append(impl) or "reference")
+    pose, *others = (tensor.to(device) for tensor in CONV)
+    found = TRANSFORMS[transform](lambda pose: conv_routing(pose, *others, iterations=1).activation.sum())(pose)
+    assert found.isfinite().all()
+    assert (found != 0).any()
+    assert asked == ["reference"]
+    conv_routing(pose, *others, iterations=1)
+    assert asked == ["reference", "auto"]
+
+
 class LargestTensor(TorchDispatchMode):
     """Remembers the largest number of elements that any operation put into memory; views count as what they show."""
 
@@ -184,8 +276,6 @@ def test_no_tensor_is_larger_than_the_votes(competition, backward):
 @pytest.fixture
 def choices(caplog):
     """Messages of the logger "emcaps" and those below it, as if nothing had been chosen before."""
-    from emcaps.routing import dispatch
-
     caplog.set_level(logging.DEBUG, logger="emcaps")
     dispatch.log_choice.cache_clear()
     yield lambda: [r.getMessage() for r in caplog.records if r.name.split(".")[0] == "emcaps"]

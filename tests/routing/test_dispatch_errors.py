@@ -161,11 +161,31 @@ def test_unknown_names_suggest_the_nearest(routing, inputs, name, value, nearest
 
 @LAYERS
 @pytest.mark.parametrize("impl", ["triton", "numba"])
-def test_an_explicit_choice_runs_or_says_why_not(routing, inputs, impl):
-    """Tensors without data can be routed by no kernel, on any machine; the request does not fall back."""
-    text = message(routing, [tensor.to("meta") for tensor in inputs], impl=impl)
-    assert impl in text
-    assert "cannot run" in text
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_explicit_choice_runs_or_says_why_not(routing, inputs, impl, device, monkeypatch):
+    """Without Triton's interpreter, tensors on no GPU can be routed by no kernel; the request does not fall back."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    text = message(routing, [tensor.to(device) for tensor in inputs], impl=impl)
+    assert f"impl={impl!r} cannot run" in text
+    assert "'auto'" in text
+    if impl == "triton" and "trace" not in routing.__name__:
+        assert f"need tensors on a CUDA device, not on {device}" in text
+
+
+def test_every_reason_is_given(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = message(conv_routing, CONV, impl="triton")
+    assert "the package triton is not installed" in text
+    assert "CUDA device" in text
+
+
+@pytest.mark.parametrize(("trace", "inputs"), [(conv_routing_trace, CONV), (class_routing_trace, CLASS)])
+def test_kernels_keep_no_trace(trace, inputs, monkeypatch):
+    """Also where they could run."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    text = message(trace, inputs, impl="triton")
+    assert "only the reference keeps every iteration" in text
 
 
 @LAYERS

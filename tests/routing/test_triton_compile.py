@@ -42,8 +42,7 @@ def compile_launches(folder: Path) -> list[tuple[str, int, int]]:
     from triton.runtime import JITFunction
     from triton.runtime.driver import driver
 
-    from emcaps.routing.triton_kernels import launch
-    from emcaps.routing.triton_kernels.layer import layer_of
+    from emcaps.routing.triton_kernels.operators import route_and_keep, route_backward
 
     class Hopper:
         """All that Triton asks of a driver before it launches anything."""
@@ -75,10 +74,10 @@ def compile_launches(folder: Path) -> list[tuple[str, int, int]]:
     driver.set_active(Hopper())
     JITFunction.run = compile_only
     inputs = [torch.empty(shape) for shape in ((64, 16, 16, 8, 4, 4), (64, 16, 16, 8), (3, 3, 8, 16, 4, 4), 16, 16)]
-    layer = layer_of(inputs[0].shape, inputs[2].shape, (2, 2), False)
-    pose, activation, kept = launch.forward(*inputs, layer, 2, 1.0, 1e-4, 1.0)
-    kept = kept._replace(records=kept.records[:1], normalisers=kept.normalisers[:0])  # as after one iteration
-    launch.backward(pose, activation, kept, layer, inputs[2].shape, 1, 1.0, 1.0)
+    pose, activation, *kept, records, normalisers = route_and_keep(*inputs, [2, 2], False, 2, 1.0, 1e-4, 1.0)
+    kept += records[:1], normalisers[:0]  # as after one iteration, whose backward pass has no slow kernels but one
+    shapes = list(inputs[0].shape), list(inputs[2].shape)
+    route_backward(pose, activation, *kept, *shapes, [2, 2], False, 1.0, 1.0)
     return compiled
 
 

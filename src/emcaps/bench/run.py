@@ -145,10 +145,19 @@ def _on(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _precision(tf32: bool) -> Iterator[None]:
-    """The same precision of matrix products and convolutions for every implementation."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    """The same precision of matrix products and convolutions for every implementation, and as in training the same bits."""
+    before = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.deterministic,
+    )
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.deterministic = True
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cudnn.deterministic,
+        ) = before

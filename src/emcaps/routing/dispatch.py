@@ -7,6 +7,7 @@ Dims as in results.py. An explicit `impl` runs that implementation or raises wit
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from emcaps.config import IMPLEMENTATIONS
 from emcaps.names import check_name
@@ -167,13 +169,39 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
         return []
     if impl != "triton":
         return [f"this version of emcaps has no {impl} kernels"]
-    reasons = []
-    if importlib.util.find_spec("triton") is None:
-        reasons.append("the package triton is not installed (it comes with torch for CUDA on Linux)")
+    reasons: list[str] = _lacks_of_triton()
     # Triton's interpreter runs the kernels on a CPU: slowly, for tests.
-    if device is not None and device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if device is not None and device.type != "cuda" and not interpreted:
         reasons.append(f"its kernels need tensors on a CUDA device, not on {device}")
+    if device is not None and device.type == "cuda":
+        reasons += _lacks_of_gpu(device.index)
     return reasons
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _lacks_of_triton() -> list[str]:
+    if importlib.util.find_spec("triton") is None:
+        return ["the package triton is not installed (it comes with torch for CUDA on Linux)"]
+    version = _version_of("triton")
+    if tuple(int(part) for part in version.split(".")[:2]) < (3, 6):
+        return [f"its kernels need triton 3.6 or newer, not {version} (it comes with torch 2.10)"]
+    return []
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _lacks_of_gpu(index: int | None) -> list[str]:
+    if torch.version.hip is not None:
+        return ["its kernels were made for NVIDIA's GPUs, and this torch is for AMD's"]
+    capability = torch.cuda.get_device_capability(index)
+    if capability < (7, 0):
+        return [f"its kernels need a GPU of compute capability 7.0 or more, not {capability[0]}.{capability[1]}"]
+    return []
+
+
+@functools.cache
+def _version_of(package: str) -> str:
+    return importlib.metadata.version(package)
 
 
 def checked_options(options: RoutingOptions) -> RoutingOptions:
@@ -239,7 +267,7 @@ def _fused(
     if settings.data_scaling == "mean":
         grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
         unit = mean_data((height, width), child_types, grid, weight.shape[-3])
-    if low_precision == torch.bfloat16:  # float16 has too little range for poses
+    if low_precision == torch.bfloat16 and pose.dtype == torch.float32:  # float16 has too little range for poses
         pose, weight = pose.bfloat16(), weight.bfloat16()
     outputs = fused_routing(
         pose,
@@ -284,4 +312,4 @@ def _is_transformed(inputs: Inputs) -> bool:
     if torch.compiler.is_compiling():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(isinstance(tensor, Tensor) and wrapped(tensor) for tensor in inputs)
+    return any(isinstance(t, Tensor) and (wrapped(t) or unpack_dual(t).tangent is not None) for t in inputs)

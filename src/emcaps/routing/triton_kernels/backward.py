@@ -28,7 +28,9 @@ from emcaps.routing.triton_kernels.edge import (
     issue_loads_first,
     load_matrix,
     log_joint,
+    per_place,
     readers,
+    scaled,
     share_gradient,
     store_matrix,
     votes,
@@ -177,10 +179,10 @@ def child_gradient(
     lane = tl.arange(0, BB)[None, :]
     place = (block * H + row) * W + column
     pose = load_matrix(pose_pointer + (place * C + types) * (16 * BB) + lane, BB, DTYPE)
-    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
     first_parent = position.to(tl.int64) * O
-    row_share = shared * (row.to(DTYPE) + 0.5) / H
-    column_share = shared * (column.to(DTYPE) + 0.5) / W
+    row_share = scaled(row, per_place(H, shared, DTYPE))
+    column_share = scaled(column, per_place(W, shared, DTYPE))
     normaliser = (slot.to(tl.int64) if by_position else place) * C + types
     largest = tl.load(normaliser_pointer + normaliser * (2 * BB) + lane)
     per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
@@ -272,8 +274,8 @@ def parent_gradient(
     joint_sum = tl.zeros((SLICES * PARENTS, BB), DTYPE)
     first_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
     second_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    per_row = shared / tl.full((), H, DTYPE)
-    per_column = shared / tl.full((), W, DTYPE)
+    per_row = per_place(H, shared, DTYPE)
+    per_column = per_place(W, shared, DTYPE)
     ky = 0
     kx = 0
     first_type = 0
@@ -297,6 +299,8 @@ def parent_gradient(
         shared,
         by_position,
     )
+    row_share = scaled(row, per_row)
+    column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
     weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
@@ -305,7 +309,7 @@ def parent_gradient(
     later = tl.load(child_gradient_pointer + slot * BB + lane)
     for _ in range(KH * KW * (C // SLICES)):
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        next_row, next_column, child, slot, matrix = locate(
+        row, column, child, slot, matrix = locate(
             ky,
             kx,
             first_type + slice,
@@ -332,7 +336,7 @@ def parent_gradient(
         next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
         next_later = tl.load(child_gradient_pointer + slot * BB + lane)
 
-        vote = votes(pose, weight, (row.to(DTYPE) + 0.5) * per_row, (column.to(DTYPE) + 0.5) * per_column)
+        vote = votes(pose, weight, row_share, column_share)
         joint = log_joint(vote, old_mean, old_precision, old_log_peak)
         share = tl.exp(joint - largest) * per_total * activation
         joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
@@ -352,8 +356,8 @@ def parent_gradient(
         largest = next_largest
         per_total = next_per_total
         later = next_later
-        row = next_row
-        column = next_column
+        row_share = scaled(row, per_row)
+        column_share = scaled(column, per_column)
 
     o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
     known = o < O
@@ -489,10 +493,10 @@ def input_gradient(
     pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
     first_share = tl.load(first_share_pointer + child * BB + lane)
-    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
     first_parent = position.to(tl.int64) * O
-    row_share = shared * (row.to(DTYPE) + 0.5) / H
-    column_share = shared * (column.to(DTYPE) + 0.5) / W
+    row_share = scaled(row, per_place(H, shared, DTYPE))
+    column_share = scaled(column, per_place(W, shared, DTYPE))
     normaliser = (slot.to(tl.int64) if by_position else place) * C + types
     first_v, last_v = readers(row, OH, KH, stride_y)
     first_u, last_u = readers(column, OW, KW, stride_x)

@@ -23,7 +23,7 @@ LINEAR = tl.constexpr(16)  # B_jh
 CONSTANT = tl.constexpr(32)  # c_j
 ADJOINT = tl.constexpr(36)  # padded, so that every iteration's records start at a multiple of 16 bytes
 
-# Arguments that would otherwise make a kernel be compiled again for every layer that has a 1 among its sizes.
+# Arguments that would otherwise have a kernel compiled anew for layers that have a 1 or a multiple of 16 there.
 SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
 
 EPSILON = tl.constexpr(1e-9)  # keeps a parent without data at pose 0 instead of 0 / 0
@@ -138,6 +138,25 @@ def add_pose_gradient(total, vote_gradient, weight):
 @triton.jit
 def log_sigmoid(x):
     return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def per_place(size, shared, DTYPE: tl.constexpr):
+    """What a row or column counts in a class layer's votes; nothing elsewhere."""
+    return shared / tl.full((), size, DTYPE)
+
+
+@triton.jit
+def scaled(place, per_place):
+    """The scaled position of a row or column. Always by this product: sweeps that differ in a bit disagree on votes."""
+    return (place.to(per_place.dtype) + 0.5) * per_place
+
+
+@triton.jit
+def lowest(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
+    """Below every log joint, but finite: infinity minus infinity is not a number."""
+    LOWEST: tl.constexpr = -1.7e308 if tl.float64 == DTYPE else -3.4e38
+    return tl.full((ROWS, COLUMNS), LOWEST, DTYPE)
 
 
 @triton.jit

@@ -25,6 +25,9 @@ from emcaps.routing.triton_kernels.edge import (
     load_matrix,
     log_joint,
     log_sigmoid,
+    lowest,
+    per_place,
+    scaled,
     votes,
     zero_matrix,
 )
@@ -56,23 +59,19 @@ def locate(ky, kx, types, v, u, block, position, o, H, W, C, O, KH, KW, stride_y
     column = u * stride_x + kx
     place = (block * H + row) * W + column
     slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
-    matrix = ((ky * KW + kx) * (1 - shared) * O + o) * (C * 16) + weight_offsets(types)
+    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + weight_offsets(types)
     return row, column, place * C + types, slot * C + types, matrix
 
 
 @triton.jit
 def merge_slices(rows, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
     """Sum what the slices of one parent found."""
-    if SLICES == 1:
-        return rows
     return tl.sum(tl.reshape(rows, (SLICES, PARENTS, BB)), 0)
 
 
 @triton.jit
 def spread_slices(row, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
     """Give each slice its parent's number."""
-    if SLICES == 1:
-        return row
     return tl.reshape(tl.broadcast_to(row[None, :, :], (SLICES, PARENTS, BB)), (SLICES * PARENTS, BB))
 
 
@@ -134,8 +133,8 @@ def m_step(
     data = tl.zeros((SLICES * PARENTS, BB), DTYPE)
     mean = zero_matrix(SLICES * PARENTS, BB, DTYPE)
     spread = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    per_row = shared / tl.full((), H, DTYPE)
-    per_column = shared / tl.full((), W, DTYPE)
+    per_row = per_place(H, shared, DTYPE)
+    per_column = per_place(W, shared, DTYPE)
     ky = 0
     kx = 0
     first_type = 0
@@ -159,6 +158,8 @@ def m_step(
         shared,
         by_position,
     )
+    row_share = scaled(row, per_row)
+    column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
     weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
@@ -168,7 +169,7 @@ def m_step(
     for _ in range(KH * KW * (C // SLICES)):
         # The next children are loaded while these are worked on.
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        next_row, next_column, child, slot, matrix = locate(
+        row, column, child, slot, matrix = locate(
             ky,
             kx,
             first_type + slice,
@@ -195,7 +196,7 @@ def m_step(
             next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
             next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
 
-        vote = votes(pose, weight, (row.to(DTYPE) + 0.5) * per_row, (column.to(DTYPE) + 0.5) * per_column)
+        vote = votes(pose, weight, row_share, column_share)
         if FIRST:
             share = activation
         else:
@@ -217,8 +218,8 @@ def m_step(
         pose = next_pose
         weight = next_weight
         activation = next_activation
-        row = next_row
-        column = next_column
+        row_share = scaled(row, per_row)
+        column_share = scaled(column, per_column)
         if not FIRST:
             largest = next_largest
             per_total = next_per_total
@@ -234,17 +235,13 @@ def m_step(
     # Images that only fill up a block stay finite even with a floor of zero, so that sums over images need no mask.
     valid = block * BB + lane < B
     total = merge_slices(data, SLICES, PARENTS, BB)
-    scale = tl.where(total > 0, 1.0 / total, 0.0)
     per_data = 1.0 / (total + EPSILON)
     log_variance = tl.zeros((PARENTS, BB), DTYPE)
     for h in tl.static_range(16):
-        if SLICES == 1:
-            all_mean = mean[h]
-            squares = spread[h]
-        else:
-            all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB) * scale
-            off = mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)
-            squares = merge_slices(spread[h] + data * (off * off), SLICES, PARENTS, BB)
+        all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB)
+        all_mean = tl.where(total > 0, all_mean / total, 0.0)  # not times 1 / total, which may overflow
+        off = mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)
+        squares = merge_slices(spread[h] + data * (off * off), SLICES, PARENTS, BB)
         pose_h = all_mean * (total * per_data)
         squares += total * (all_mean - pose_h) * (all_mean - pose_h)
         variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
@@ -286,7 +283,7 @@ def normaliser(
 ):
     """The denominator of (7) over the parents at one position, for CHILDREN child types at one offset of its window.
 
-    Per slot: the largest log joint, and the sum of the others relative to it; its inverse where only types compete.
+    Per slot: the largest log joint, and the sum of all relative to it; its inverse where only types compete.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     program = tl.program_id(0)
@@ -302,12 +299,12 @@ def normaliser(
     lane = tl.arange(0, BB)[None, :]
     child = ((block * H + row) * W + column) * C + types
     pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-    weights = weight_pointer + (ky * KW + kx) * (1 - shared) * O * (C * 16) + weight_offsets(types)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
     records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + lane
-    row_share = shared * (row.to(DTYPE) + 0.5) / H
-    column_share = shared * (column.to(DTYPE) + 0.5) / W
+    row_share = scaled(row, per_place(H, shared, DTYPE))
+    column_share = scaled(column, per_place(W, shared, DTYPE))
 
-    largest = tl.full((CHILDREN, BB), -3.4e38, DTYPE)
+    largest = lowest(CHILDREN, BB, DTYPE)
     total = tl.zeros((CHILDREN, BB), DTYPE)
     # The next parent is loaded while this one is worked on.
     weight = load_matrix(weights, TYPES_PER_BLOCK, DTYPE)

@@ -21,7 +21,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass; nothing in it is larger than the children."""
+    """What the backward pass needs of the forward pass; nothing in it grows with the number of votes."""
 
     pose: Tensor
     activation: Tensor
@@ -272,12 +272,13 @@ def _launch(
 ) -> None:
     """Run a kernel whose compiled form depends on nothing but the constants and the types of its tensors.
 
-    Triton looks that up from every argument at every launch, which takes longer than many of these kernels.
+    Triton looks that up from every argument at every launch, which takes longer than many of these kernels. So tensors
+    have to start at multiples of 16 bytes, as freshly made ones do, unless the kernel says that it does not matter.
     """
     if INTERPRETED:
         kernel[grid](*arguments, *constants, num_warps=warps)
         return
-    types = tuple(tensor.dtype for tensor in arguments[:3] if isinstance(tensor, Tensor))
+    types = tuple(tensor.dtype for tensor in arguments[:4] if isinstance(tensor, Tensor))
     key = kernel.fn, arguments[0].device, types, warps, constants
     compiled = _compiled.get(key)
     if compiled is None:

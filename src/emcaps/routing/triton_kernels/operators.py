@@ -90,7 +90,7 @@ def _(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: 
     "(Tensor, Tensor, Tensor, Tensor)",
 )
 def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
-    kept = launch.Kept(*kept_and_settings[:6])
+    kept = launch.Kept(*map(_aligned, kept_and_settings[:6]))
     pose_shape, weight_shape, stride, by_position, final_lambda, data_unit = kept_and_settings[6:]
     layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
     zeros = kept.records.new_zeros
@@ -109,6 +109,12 @@ def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_an
     new = kept_and_settings[4].new_empty
     pose_shape, weight_shape = kept_and_settings[6:8]
     return new(pose_shape), new(pose_shape[:-2]), new(weight_shape), new(2, weight_shape[-3])
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """As the forward pass made it: what kept it in the meantime may have given back another place in memory."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
 def _run(
@@ -146,6 +152,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 def _differentiate(
     ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None, *_: None
 ) -> tuple[Tensor | None, ...]:
+    if (
+        torch.is_grad_enabled()
+    ):  # only where a graph of the gradients is asked for, which would lack what these depend on
+        raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")
     *gradients, betas = route_backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
     # Poses and matrices may have come in bfloat16; everything between is float32.
     typed = [gradient.to(dtype) for gradient, dtype in zip((*gradients, *betas.unbind()), ctx.dtypes, strict=True)]

@@ -54,7 +54,12 @@ def pack_children(
     element = tl.arange(0, 16 * UNITS)[:, None]
     type = first + element // 16
     source = (
-        pose_pointer + y.to(tl.int64) * pose_y + x * pose_x + image * pose_b + type * pose_i + element % 16 * pose_h
+        pose_pointer
+        + y.to(tl.int64) * pose_y
+        + x.to(tl.int64) * pose_x
+        + image * pose_b
+        + type.to(tl.int64) * pose_i
+        + element % 16 * pose_h
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
     tl.store(packed_pose_pointer + ((place * C + first) * 16 + element) * BB + lane, value)
@@ -63,9 +68,9 @@ def pack_children(
     source = (
         activation_pointer
         + y.to(tl.int64) * activation_y
-        + x * activation_x
+        + x.to(tl.int64) * activation_x
         + image * activation_b
-        + type * activation_i
+        + type.to(tl.int64) * activation_i
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
     first_v, last_v = readers(y, OH, KH, stride_y)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import SIZES, readers
+from emcaps.routing.triton_kernels.edge import SIZES, lowest, readers
 
 UNITS = tl.constexpr(4)  # child types that one program brings together
 
@@ -36,7 +36,7 @@ def gather_normalisers(
     lane = tl.arange(0, BB)[None, :]
     first_v, last_v = readers(row, OH, KH, stride_y)
     first_u, last_u = readers(column, OW, KW, stride_x)
-    largest = tl.full((UNITS, BB), -3.4e38, DTYPE)
+    largest = lowest(UNITS, BB, DTYPE)
     total = tl.zeros((UNITS, BB), DTYPE)
     for v in range(first_v, last_v + 1):
         for u in range(first_u, last_u + 1):
@@ -155,7 +155,7 @@ def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O
     program = tl.program_id(0)
     first = program % (C // UNITS) * UNITS
     o = program // (C // UNITS) % O
-    kernel = program // (C // UNITS) // O
+    kernel = (program // (C // UNITS) // O).to(tl.int64)
     element = tl.arange(0, 16 * UNITS)[None, :]
     types = first + element % UNITS
     h = element // UNITS
@@ -163,6 +163,6 @@ def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O
     total = tl.zeros((ROWS, 16 * UNITS), weight_gradient_pointer.dtype.element_ty)
     for start in range(0, windows, ROWS):
         window = start + tl.arange(0, ROWS)[:, None]
-        total += tl.load(source + window.to(tl.int64) * (kernels * O * 16 * C), mask=window < windows, other=0.0)
+        total += tl.load(source + window.to(tl.int64) * kernels * (O * 16 * C), mask=window < windows, other=0.0)
     result = ((kernel * I + types) * O + o) * 16 + h
     tl.store(weight_gradient_pointer + result, tl.sum(total, 0, keep_dims=True), mask=types < I)
