@@ -114,12 +114,7 @@ def test_autocast_rounds_poses_and_matrices_alone(inputs, pose_type, device):
     ("autocast_type", "input_type"),
     [
         pytest.param(torch.float16, torch.float32, id="float16"),
-        pytest.param(
-            torch.bfloat16,
-            torch.float64,
-            id="float64",
-            marks=pytest.mark.xfail(reason="dispatch rounds float64 poses and matrices to bfloat16 too"),
-        ),
+        pytest.param(torch.bfloat16, torch.float64, id="float64"),
     ],
 )
 def test_autocast_leaves_the_kernels_alone(autocast_type, input_type, device):

@@ -145,7 +145,7 @@ def _on(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _precision(tf32: bool) -> Iterator[None]:
-    """The same precision of matrix products and convolutions for every implementation, and as in training the same bits."""
+    """The same precision of products and convolutions for every implementation, and as in training the same bits."""
     before = (
         torch.backends.cuda.matmul.allow_tf32,
         torch.backends.cudnn.allow_tf32,
