@@ -21,6 +21,8 @@ setup: .venv/.ready
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "emcaps needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	# Torch for CUDA brings its own Triton; beside torch for CPUs, tests run the GPU kernels in Triton's interpreter.
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check triton==3.6.0
 	touch $@
 
 clean:

@@ -64,3 +64,15 @@ def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():
     for accuracy, folder in links:
         evaluation = json.loads((ROOT / folder / "evaluation.json").read_text())
         assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
+
+
+def test_the_table_of_speeds_is_what_the_recorded_rows_say():
+    from emcaps.bench.rows import read_rows
+    from emcaps.bench.tables import markdown_table
+
+    rows = read_rows(ROOT / "results/bench/h200.csv")
+    assert markdown_table(rows) in README
+    (step,) = (row for row in rows if (row.what, row.implementation) == ("training step", "fused, graph"))
+    (plain,) = (row for row in rows if (row.what, row.implementation) == ("training step", "reference"))
+    assert f"takes {step.images_per_s:,.0f} images a second" in README
+    assert f"It needs {step.peak_mib:,.0f} MiB of GPU memory, the reference's {plain.peak_mib:,.0f}." in README

@@ -264,10 +264,10 @@ def demo(
 @app.command(
     epilog=_examples(
         "emcaps bench",
-        "emcaps bench --suite headline --out results/bench/h200.csv",
+        "emcaps bench --suite headline --out runs/bench/headline.csv",
         "emcaps bench --network full --batch 16 --batch 64 --iterations 3 --what forward --impl fused",
-        "emcaps bench --plot results/bench/h200.csv --out docs/images/bench.svg",
-        "emcaps bench --table results/bench/h200.csv",
+        "emcaps bench --plot runs/bench/headline.csv --out bench.svg",
+        "emcaps bench --table runs/bench/headline.csv",
     )
 )
 def bench(
@@ -419,7 +419,7 @@ def _resumed_config(resume: Path, name: str | None, changes: dict[str, Any], run
     from emcaps.train.run_folder import read_config
 
     if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
-        raise ValueError("a resumed run keeps its settings: with --resume only --steps may change, and train.graph")
+        raise ValueError("a resumed run keeps its settings: only --steps and --set train.graph=... may change")
     return read_config(resume).override(changes)
 
 

@@ -44,9 +44,10 @@ WORLDS = [
     extremes.large_negative_beta_u,
     extremes.large_betas_of_both_signs,
 ]
+DRAWS = 2
 LAYERS = {
-    "conv": lambda seed: conv_inputs(batch=1, grid=(1, 3), kernel=(1, 2), child_types=2, parent_types=2, seed=seed),
-    "class": lambda seed: class_inputs(batch=1, grid=(1, 2), child_types=2, parent_types=2, seed=seed),
+    "conv": lambda seed: conv_inputs(batch=DRAWS, grid=(1, 3), kernel=(1, 2), child_types=2, parent_types=2, seed=seed),
+    "class": lambda seed: class_inputs(batch=DRAWS, grid=(1, 2), child_types=2, parent_types=2, seed=seed),
 }
 PER_IMAGE = ("pose", "activation", "gradient of pose", "gradient of activation")
 
@@ -59,10 +60,10 @@ def batch_of_extremes(inputs, world):
 
 
 def parts(results):
-    """Each image's outputs and gradients, and the gradients that all images share, by name."""
+    """Outputs and gradients of the images of each extreme, and the gradients that all images share, by name."""
     named = {name: value for name, value in results.items() if name not in PER_IMAGE}
     for name in PER_IMAGE:
-        for image, value in zip(IMAGES, results[name], strict=True):
+        for image, value in zip(IMAGES, results[name].split(DRAWS), strict=True):
             named[f"{name} of {image.__name__}"] = value
     return named
 

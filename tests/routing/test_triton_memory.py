@@ -13,7 +13,7 @@ LARGE = conv_inputs(batch=40, grid=(8, 8), kernel=(3, 3), child_types=7, parent_
 CASES = {
     # Lanes without an image, padded types, a column of children that nobody reads.
     "conv": (conv_inputs(3, (1, 3), (1, 1), child_types=2, parent_types=1), {"stride": 2, "iterations": 2}),
-    "class": (class_inputs(3, (1, 1), child_types=5, parent_types=2), {"iterations": 2}),
+    "class": (class_inputs(3, (1, 1), child_types=3, parent_types=2), {"iterations": 2}),
     "large conv": (LARGE, {"stride": 2, "iterations": 3}),
     "large conv, types compete": (LARGE, {"stride": 2, "iterations": 3, "competition": "types"}),
     "large class": (class_inputs(40, (5, 5), child_types=17, parent_types=5), {"iterations": 3}),
@@ -47,7 +47,7 @@ def test_the_same_bits_again_whatever_memory_held(case, device):
 
 
 @on_gpu
-@EACH
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("large")])
 def test_the_same_bits_in_float32(case, device):
     inputs, options = CASES[case]
     runs = [fused(inputs.to(torch.float32), device, **options) for _ in range(5)]

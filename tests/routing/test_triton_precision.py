@@ -23,7 +23,7 @@ NETWORKS = {
     "small network 1": lambda: conv_inputs(64, (16, 16), (3, 3), 8, 16),
     "small network 2": lambda: conv_inputs(64, (7, 7), (3, 3), 16, 16),
     "small network, class": lambda: class_inputs(64, (5, 5), 16, 5),
-    "32 types 1": lambda: conv_inputs(16, (16, 16), (3, 3), 32, 32),
+    "32 types 1": lambda: conv_inputs(17, (16, 16), (3, 3), 32, 32),
     "32 types 2": lambda: conv_inputs(33, (7, 7), (3, 3), 32, 32),
     "32 types, class": lambda: class_inputs(64, (5, 5), 32, 5),
 }

@@ -302,7 +302,7 @@ def _device(inputs: Inputs) -> torch.device:
 
 
 def _autocast_type(device: torch.device) -> torch.dtype | None:
-    if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
+    if device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
 

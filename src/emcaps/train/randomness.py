@@ -18,7 +18,7 @@ def seed_for(seed: int, purpose: str, number: int = 0) -> int:
 
 
 def seed_default_generator(seed: int, device: torch.device) -> None:
-    """Seed what dropout draws from: torch.manual_seed, on CUDA without its way round all devices, for each step."""
+    """Seed what dropout draws from. On CUDA only this device's generator: torch.manual_seed goes to all of them."""
     if device.type == "cuda":
         default_cuda_generator(device).manual_seed(seed)
     else:

@@ -105,17 +105,19 @@ def device_name(device: torch.device) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source that runs, with "+changes" if files differ from it.
+    """The commit of the source that runs, with "+changes" if files differ from it; None outside a git checkout.
 
-    Outside a git checkout it is what $EMCAPS_COMMIT says, else None.
+    $EMCAPS_COMMIT comes first: a copy of the source may lie in a checkout of another state.
     """
+    if os.environ.get("EMCAPS_COMMIT"):
+        return os.environ["EMCAPS_COMMIT"]
     source = Path(__file__).parent
     try:
         _git(source, "ls-files", "--error-unmatch", __file__)  # else this is a checkout of something else around us
         head = _git(source, "rev-parse", "HEAD")
         return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("EMCAPS_COMMIT")
+        return None
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from emcaps.routing.triton_kernels.edge import (
     add_pose_gradient,
     add_vote_gradient_of_e,
     add_vote_gradient_of_m,
+    inverse,
     issue_loads_first,
     load_matrix,
     log_joint,
@@ -58,7 +59,7 @@ def store_adjoint(
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
     data = tl.load(record + DATA * BB)
-    per_data = 1.0 / (data + EPSILON)
+    per_data = inverse(data + EPSILON)
     cost_gradient = -routing_lambda * logit_gradient
     per_log_variance = 0.5 * cost_gradient * data / data_unit
     constant = cost_gradient * tl.load(record + UNIT_COST * BB)

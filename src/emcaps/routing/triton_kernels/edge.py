@@ -2,6 +2,9 @@
 
 A 4x4 matrix is a tuple of 16 tensors, element h = 4 row + column, so that every thread holds whole matrices and no sum
 over h ever leaves it. The numbers in brackets are the equations of README.md beside this file.
+
+Votes and log joints are spelled out in multiply-adds: left to itself the compiler may fuse differently from kernel to
+kernel, and beside a log joint of 1e12 the last bit decides whether an assignment is 0 or 1.
 """
 
 import triton
@@ -67,7 +70,7 @@ def votes(pose, weight, row, column):
         for k in tl.static_range(4):
             value = pose[4 * i] * weight[k]
             for j in tl.static_range(1, 4):
-                value += pose[4 * i + j] * weight[4 * j + k]
+                value = tl.fma(pose[4 * i + j], weight[4 * j + k], value)
             if i == 0 and k == 3:
                 value += row
             if i == 1 and k == 3:
@@ -85,9 +88,9 @@ def log_joint(vote, mean, precision, log_peak):
         row = difference * difference * precision[4 * i]
         for k in tl.static_range(1, 4):
             difference = vote[4 * i + k] - mean[4 * i + k]
-            row += difference * difference * precision[4 * i + k]
+            row = tl.fma(difference * difference, precision[4 * i + k], row)
         distance += row
-    return log_peak - 0.5 * distance
+    return tl.fma(distance, -0.5, log_peak)
 
 
 @triton.jit
@@ -136,6 +139,14 @@ def add_pose_gradient(total, vote_gradient, weight):
 
 
 @triton.jit
+def inverse(x):
+    """1 / x, correctly rounded: the usual quotient may be off by two units in the last place."""
+    if x.dtype == tl.float32:
+        return tl.div_rn(tl.full(x.shape, 1.0, tl.float32), x)
+    return 1.0 / x
+
+
+@triton.jit
 def log_sigmoid(x):
     return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
 
@@ -149,7 +160,7 @@ def per_place(size, shared, DTYPE: tl.constexpr):
 @triton.jit
 def scaled(place, per_place):
     """The scaled position of a row or column. Always by this product: sweeps that differ in a bit disagree on votes."""
-    return (place.to(per_place.dtype) + 0.5) * per_place
+    return tl.fma(place.to(per_place.dtype) + 0.5, per_place, 0.0)
 
 
 @triton.jit

@@ -22,6 +22,7 @@ from emcaps.routing.triton_kernels.edge import (
     SPREAD,
     TYPES_PER_BLOCK,
     UNIT_COST,
+    inverse,
     load_matrix,
     log_joint,
     log_sigmoid,
@@ -235,7 +236,7 @@ def m_step(
     # Images that only fill up a block stay finite even with a floor of zero, so that sums over images need no mask.
     valid = block * BB + lane < B
     total = merge_slices(data, SLICES, PARENTS, BB)
-    per_data = 1.0 / (total + EPSILON)
+    per_data = inverse(total + EPSILON)
     log_variance = tl.zeros((PARENTS, BB), DTYPE)
     for h in tl.static_range(16):
         all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB)
@@ -246,7 +247,7 @@ def m_step(
         squares += total * (all_mean - pose_h) * (all_mean - pose_h)
         variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
         tl.store(record + (MEAN + h) * BB, pose_h, mask=known)
-        tl.store(record + (PRECISION + h) * BB, 1.0 / variance, mask=known)
+        tl.store(record + (PRECISION + h) * BB, inverse(variance), mask=known)
         tl.store(record + (SPREAD + h) * BB, squares * per_data, mask=known)
         log_variance += tl.log(variance)
     unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
@@ -328,7 +329,7 @@ def normaliser(
         precision = next_precision
         log_peak = next_log_peak
     if by_position:
-        total = 1.0 / total
+        total = inverse(total)
     result = normaliser_pointer + (slot.to(tl.int64) * C + types) * (2 * BB) + lane
     tl.store(result, largest)
     tl.store(result + BB, total)

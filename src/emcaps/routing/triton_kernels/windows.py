@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import SIZES, lowest, readers
+from emcaps.routing.triton_kernels.edge import SIZES, inverse, lowest, readers
 
 UNITS = tl.constexpr(4)  # child types that one program brings together
 
@@ -49,7 +49,7 @@ def gather_normalisers(
             largest = new_largest
     result = child_pointer + (site.to(tl.int64) * C + types) * (2 * BB) + lane
     tl.store(result, largest)
-    tl.store(result + BB, 1.0 / total)
+    tl.store(result + BB, inverse(total))
 
 
 @triton.jit(do_not_specialize=SIZES)
