@@ -190,3 +190,15 @@ def test_float64_reaches_beyond_float32(device):
     got = fused(inputs, device, iterations=2)
     for name in want:
         assert_close(name, got[name], want[name], 1e-10)
+
+
+@pytest.mark.parametrize("gain", [-1750.0, -1800.0, -1900.0, -2050.0])
+def test_a_parent_that_loses_almost_every_child_stays_finite(gain, device):
+    """Its data is so little that one over it is infinite in float32."""
+    inputs = class_inputs(batch=2, grid=(1, 1), child_types=2, parent_types=2).to(torch.float32)
+    inputs = inputs._replace(beta_a=torch.tensor([0.0, gain]), beta_u=torch.zeros(2))
+    want = reference(inputs, device, iterations=2)
+    got = fused(inputs, device, iterations=2)
+    for name in ("pose", "activation"):
+        assert got[name].isfinite().all(), name
+        assert_close(name, got[name], want[name], 1e-4)

@@ -228,7 +228,13 @@ def log_choice(impl: str) -> None:
 def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingOutput:
     """No stride means a class layer."""
     device = _device(inputs)
-    chosen = choose_implementation("reference" if impl == "auto" and _is_transformed(inputs) else impl, device)
+    transformed = _is_transformed(inputs)
+    chosen = choose_implementation("reference" if impl == "auto" and transformed else impl, device)
+    if chosen != "reference" and transformed:
+        raise ValueError(
+            f"impl={impl!r} cannot run under vmap, jvp and the like, or with forward-mode derivatives: "
+            "only the reference goes through them; use impl='auto' or 'reference'"
+        )
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
