@@ -194,7 +194,9 @@ def test_train_eval_resume(emcaps, data, tmp_path):
     assert "holds a run already: go on with it by --resume runs/first" in err
 
     assert emcaps("train", "--resume", "runs/first", "--steps", 5)[0] == 0
-    assert "only --steps and --set train.graph=... may change" in emcaps("train", "--resume", "runs/first", "--seed", 3)[2]
+    assert (
+        "only --steps and --set train.graph=... may change" in emcaps("train", "--resume", "runs/first", "--seed", 3)[2]
+    )
 
 
 def test_eval_with_several_crops_and_a_single_file(emcaps, data):
