@@ -58,21 +58,19 @@ def class_(*branches: str, batch=1, grid=(1, 2), children=1, parents=1, **option
 TINY = {
     "one of everything": conv("one lane", "one block", "padded types", kernel=(1, 1), grid=(2, 1), iterations=2),
     "overlap both ways": conv("two lanes", batch=2, grid=(3, 3), kernel=(2, 2), iterations=2),
-    "one iteration": conv(
-        "lanes without an image", batch=3, grid=(3, 2), kernel=(2, 1), children=3, parents=2, iterations=1
-    ),
-    "stride (2, 1), a row that nobody reads": conv(
-        "lanes without an image", batch=3, grid=(5, 2), kernel=(2, 1), stride=(2, 1), iterations=2
+    "one iteration, stride (2, 1), a row that nobody reads": conv(
+        "lanes without an image", batch=3, grid=(5, 2), kernel=(2, 1), stride=(2, 1), children=3, parents=2,
+        iterations=1,
     ),
     "stride beyond the kernel": conv(
         batch=2, grid=(4, 4), kernel=(1, 1), stride=(3, 2), children=2, iterations=2, variance_floor=1e-2
     ),
     "types compete": conv(
-        "types compete", batch=2, grid=(1, 3), parents=2, iterations=3, competition="types"
+        "types compete", batch=2, grid=(1, 3), parents=2, iterations=2, competition="types"
     ),
     "types compete, stride beyond the kernel": conv(
-        "types compete", "lanes without an image", batch=3, grid=(3, 2), kernel=(1, 1), stride=(2, 2), parents=3,
-        iterations=2, competition="types", data_scaling="none",
+        "types compete", "lanes without an image", batch=3, grid=(3, 2), kernel=(1, 1), stride=(2, 2), parents=2,
+        iterations=3, competition="types", data_scaling="none",
     ),
     "two blocks of images": conv(
         "a whole warp of lanes", "several blocks", "lanes without an image", "slices that go round",
@@ -80,7 +78,7 @@ TINY = {
     ),
     "more parent types than a tile": conv(
         "several parent tiles", "a parent tile partly filled", grid=(1, 1), kernel=(1, 1), children=4, parents=5,
-        iterations=3,
+        iterations=2,
     ),
     "no padding": conv(
         "one parent tile", "no padded types", "one child tile", batch=2, grid=(1, 2), children=4, parents=2,
@@ -98,7 +96,7 @@ TINY = {
         "several blocks", batch=34, children=2, parents=2, iterations=1, competition="types"
     ),
     "class, many types": class_(
-        "types padded to no power of 2", grid=(1, 1), children=33, parents=1, iterations=2, final_lambda=0.5
+        "types padded to no power of 2", grid=(1, 1), children=33, parents=1, iterations=1, final_lambda=0.5
     ),
 }  # fmt: skip
 
@@ -113,7 +111,9 @@ LARGE = {
     "three images": conv(batch=3, grid=(6, 7), kernel=(2, 3), stride=(1, 3), children=17, parents=9, iterations=3),
     "16 lanes": conv(batch=13, grid=(5, 5), kernel=(3, 3), children=7, parents=3, iterations=3, data_scaling="none"),
     "whole blocks": conv(batch=64, grid=(5, 5), kernel=(3, 3), children=4, parents=4, iterations=3),
-    "stride beyond the kernel": conv(batch=40, grid=(10, 9), kernel=(2, 1), stride=(4, 3), parents=6, iterations=3),
+    "strides far beyond": conv(
+        batch=40, grid=(10, 9), kernel=(2, 1), stride=(4, 3), children=3, parents=6, iterations=3
+    ),
     "32 types": conv(batch=33, grid=(5, 5), kernel=(3, 3), children=32, parents=32, iterations=2),
     "33 and 31 types": conv(batch=11, grid=(4, 4), kernel=(3, 3), children=33, parents=31, iterations=2),
     "one child type and one parent type": conv(batch=40, grid=(4, 4), kernel=(2, 2), iterations=3),

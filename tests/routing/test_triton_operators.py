@@ -10,17 +10,12 @@ from emcaps.nn import ClassCaps, ConvCaps
 from emcaps.routing.triton_kernels.operators import fused_routing, route, route_and_keep, route_backward
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
-from routing.fused import fused, on
+from routing.fused import fused, on, on_gpu
 
 SMALLEST = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
 SETTINGS = ([1, 1], False, 2, 1.0, 1e-4, 1.0)
-CHECKS = (
-    "test_schema",
-    "test_autograd_registration",
-    "test_faketensor",
-    "test_aot_dispatch_static",
-    "test_aot_dispatch_dynamic",
-)
+# All but "test_aot_dispatch_static": slow in the interpreter, and no more than compiling and exporting, below.
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 def smallest(device):
@@ -32,8 +27,7 @@ def test_route_is_a_well_formed_operator(device):
 
 
 def test_route_and_keep_is_a_well_formed_operator(device):
-    checks = [check for check in CHECKS if check != "test_aot_dispatch_static"]  # slow, and less than compiling below
-    torch.library.opcheck(route_and_keep, (*with_gradients(smallest(device)), *SETTINGS), test_utils=checks)
+    torch.library.opcheck(route_and_keep, (*with_gradients(smallest(device)), *SETTINGS), test_utils=CHECKS)
 
 
 def test_route_backward_is_a_well_formed_operator(device):
@@ -70,10 +64,11 @@ def fresh_compiler():
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_compile_in_one_graph(device):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=on_gpu)])
+def test_compile_in_one_graph(backend, device):
     """The same bits, also with a batch of another size, for which the compiler makes the size a symbol."""
     compiled = torch.compile(
-        lambda *tensors: conv_routing(*tensors, iterations=2, impl="triton"), backend="aot_eager", fullgraph=True
+        lambda *tensors: conv_routing(*tensors, iterations=2, impl="triton"), backend=backend, fullgraph=True
     )
     for batch in (2, 3):
         inputs = conv_inputs(batch, grid=(1, 2), kernel=(1, 1), child_types=1, parent_types=1)
