@@ -85,11 +85,11 @@ TINY = {
         iterations=2, final_lambda=3.0,
     ),
     "more child types than a tile": conv(
-        "several child tiles", "padded types", batch=2, grid=(2, 1), kernel=(2, 1), children=9, parents=2, iterations=2
+        "several child tiles", "padded types", batch=33, grid=(2, 1), kernel=(2, 1), children=9, parents=2, iterations=2
     ),
     "class": class_("several slices", "padded types", batch=3, grid=(2, 1), children=3, parents=2, iterations=3),
     "class, more child types than slices": class_(
-        "slices that go round", "several child tiles", batch=2, grid=(1, 1), children=9, parents=2, iterations=2,
+        "slices that go round", "several child tiles", batch=2, grid=(1, 1), children=17, parents=1, iterations=2,
         data_scaling="none",
     ),
     "class, two blocks of images": class_(

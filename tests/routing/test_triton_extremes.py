@@ -47,6 +47,8 @@ LAYERS = {
     "conv": lambda seed: conv_inputs(batch=DRAWS, grid=(1, 3), kernel=(1, 2), child_types=2, parent_types=2, seed=seed),
     "class": lambda seed: class_inputs(batch=DRAWS, grid=(1, 2), child_types=2, parent_types=2, seed=seed),
 }
+LARGE = (extremes.large_votes.__name__, extremes.large_identical_votes.__name__)
+SHARED = ("gradient of weight", "gradient of beta_u", "gradient of beta_a")
 PER_IMAGE = ("pose", "activation", "gradient of pose", "gradient of activation")
 
 
@@ -98,37 +100,44 @@ def cases(tiny):
     }
 )
 def test_float32_is_finite_and_close(layer, world, device):
-    """To the order of magnitude of the float32 reference's errors, the worst of ten random problems."""
+    compared = compare_in_float32(layer, world, device, iterations=2)
+    assert {f"pose of {image.__name__}" for image in IMAGES} <= compared
+
+
+@on_gpu
+@cases(tiny=())
+def test_five_iterations_in_float32(layer, world, device):
+    """A child may go elsewhere by rounding alone, in the reference too; what that does not touch is close."""
+    assert compare_in_float32(layer, world, device, iterations=5)
+
+
+def compare_in_float32(layer, world, device, iterations):
+    """To the order of magnitude of the float32 reference's errors, the worst of ten random problems.
+
+    Everything must be finite; gives the names of what was compared, too.
+    """
     limits = {}
     for seed in range(10):
         problem = rounded(batch_of_extremes(LAYERS[layer](seed), world))
-        exact = parts(reference(problem, device, iterations=2))
-        for name, got in parts(reference(problem.to(torch.float32), device, iterations=2)).items():
-            limits[name] = max(limits.get(name, 0.0), 1e-5 + 10 * error(got, exact[name]))
+        exact = parts(reference(problem, device, iterations=iterations))
+        for name, got in parts(reference(problem.to(torch.float32), device, iterations=iterations)).items():
+            limits[name] = max(limits.get(name, 0.0), 1e-5 + 4 * error(got, exact[name]))
+    for name in limits:
+        if name in SHARED or (name.startswith("gradient") and name.endswith(LARGE)):
+            limits[name] = max(limits[name], 2e-3)  # the known limit in the kernels' README
 
     problem = rounded(batch_of_extremes(LAYERS[layer](0), world))
-    exact = parts(reference(problem, device, iterations=2))
-    compared = []
-    for name, got in parts(fused(problem.to(torch.float32), device, iterations=2)).items():
+    exact = parts(reference(problem, device, iterations=iterations))
+    compared = set()
+    for name, got in parts(fused(problem.to(torch.float32), device, iterations=iterations)).items():
         assert exact[name].isfinite().all(), name
         assert got.isfinite().all(), name
         if limits[name] > 0.1:
             continue  # rounding moves the reference itself by as much: being finite is all there is to ask
         found = error(got, exact[name])
         assert found <= limits[name], f"{name}: {found:.3g} is above {limits[name]:.3g}"
-        compared.append(name)
-    assert {f"pose of {image.__name__}" for image in IMAGES} <= set(compared)
-
-
-@on_gpu
-@cases(tiny=())
-def test_float32_stays_finite(layer, world, device):
-    """In five iterations rounding may send a child elsewhere, and the reference with it: not to infinity, though."""
-    problem = batch_of_extremes(LAYERS[layer](0), world).to(torch.float32)
-    want = reference(problem, device, iterations=5)
-    for name, got in fused(problem, device, iterations=5).items():
-        assert want[name].isfinite().all(), name
-        assert got.isfinite().all(), name
+        compared.add(name)
+    return compared
 
 
 @cases(tiny={("class", extremes.large_betas_of_both_signs)})

@@ -34,6 +34,7 @@ from emcaps.routing.triton_kernels.edge import (
     scaled,
     share_gradient,
     store_matrix,
+    store_sums_over_lanes,
     votes,
     zero_matrix,
 )
@@ -393,6 +394,7 @@ def add_later_vote_gradients(
     gradient,
     vote,
     activation,
+    mean,
     record,
     adjoint,
     normaliser,
@@ -404,11 +406,11 @@ def add_later_vote_gradients(
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """dL/dV_ij of the iterations after the first, (12) and (15), added up; the pointers are those of the first."""
+    """dL/dV_ij of the iterations after the first, (12) and (15), added up; mean and pointers are the first's."""
     for t in range(1, iterations):
         before = record + (t - 1) * record_step
         current = adjoint + t * adjoint_step
-        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
+        old_mean = mean
         old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
         mean = load_matrix(before + record_step + MEAN * BB, BB, DTYPE)
         quadratic = load_matrix(current + QUADRATIC * BB, BB, DTYPE)
@@ -475,7 +477,7 @@ def input_gradient(
 ):
     """dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), through the parents at one position.
 
-    All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, 16, C).
+    All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, C, 16).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     program = tl.program_id(0)
@@ -520,6 +522,7 @@ def input_gradient(
             add_vote_gradient_of_m(zero_matrix(CHILDREN, BB, DTYPE), vote, mean, quadratic, linear, first_share),
             vote,
             activation,
+            mean,
             record,
             adjoint,
             normaliser_pointer + normaliser * (2 * BB) + lane,
@@ -532,15 +535,15 @@ def input_gradient(
             DTYPE,
         )
         total = add_pose_gradient(total, gradient, weight)
-        # Written by the first lane, from where the sum is: a tensor without lanes would have to be laid out anew.
-        result = weight_gradient_pointer + (slot.to(tl.int64) * O + o) * (16 * C) + types + lane
+        matrix_gradient = ()
         for j in tl.static_range(4):
             for k in tl.static_range(4):
                 value = pose[j] * gradient[k]
                 for i in tl.static_range(1, 4):
                     value += pose[4 * i + j] * gradient[4 * i + k]
-                value = tl.broadcast_to(tl.sum(value, 1, keep_dims=True), (CHILDREN, BB))
-                tl.store(result + (4 * j + k) * C, value, mask=lane == 0)
+                matrix_gradient = matrix_gradient + (value,)
+        matrix = (slot.to(tl.int64) * O + o) * C + types
+        store_sums_over_lanes(weight_gradient_pointer + matrix * 16, matrix_gradient, lane, BB)
     result = slot.to(tl.int64) * C + types
     store_matrix(pose_gradient_pointer + result * (16 * BB) + lane, total, BB)
     tl.store(activation_gradient_pointer + result * BB + lane, start * activation_total)

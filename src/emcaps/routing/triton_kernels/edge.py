@@ -7,6 +7,8 @@ Votes and log joints are spelled out in multiply-adds: left to itself the compil
 kernel, and beside a log joint of 1e12 the last bit decides whether an assignment is 0 or 1.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
@@ -138,12 +140,56 @@ def add_pose_gradient(total, vote_gradient, weight):
     return result
 
 
+def _warp_sums() -> str:
+    """PTX: 16 registers in, one out; lane l gets the sum over the warp of register l % 16.
+
+    In each of four rounds a lane passes half of its numbers to a partner and adds what it gets to the other half: 16
+    exchanges in all, where a sum of its own for each register would take 80.
+    """
+    lines = [".reg .pred upper;", ".reg .b32 lane, side, keep, give;", ".reg .b32 n<16>;", "mov.u32 lane, %laneid;"]
+    lines += [f"mov.b32 n{h}, ${h + 1};" for h in range(16)]
+    for half in (8, 4, 2, 1):
+        lines += [f"and.b32 side, lane, {half};", "setp.ne.u32 upper, side, 0;"]
+        for h in range(half):
+            lines += [
+                f"selp.b32 keep, n{h + half}, n{h}, upper;",
+                f"selp.b32 give, n{h}, n{h + half}, upper;",
+                f"shfl.sync.bfly.b32 give, give, {half}, 31, 0xffffffff;",
+                f"add.f32 n{h}, keep, give;",
+            ]
+    lines += ["shfl.sync.bfly.b32 give, n0, 16, 31, 0xffffffff;", "add.f32 $0, n0, give;"]
+    return "{ " + " ".join(lines) + " }"
+
+
+WARP_SUMS = tl.constexpr(_warp_sums())
+WARP_SUMS_REGISTERS = tl.constexpr(",".join(["=f"] + 16 * ["f"]))
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def store_sums_over_lanes(pointer, matrix, lane, BB: tl.constexpr):
+    """The 16 sums over lanes, side by side at `pointer`."""
+    if BB == 32 and matrix[0].dtype == tl.float32 and not INTERPRETED:  # the lanes are a whole warp
+        sums = tl.inline_asm_elementwise(WARP_SUMS, WARP_SUMS_REGISTERS, matrix, dtype=tl.float32, is_pure=True, pack=1)
+        tl.store(pointer + lane, sums, mask=lane < 16)
+    else:
+        for h in tl.static_range(16):
+            # Written by the first lane, from where the sum is: a tensor without lanes would have to be laid out anew.
+            total = tl.broadcast_to(tl.sum(matrix[h], 1, keep_dims=True), matrix[h].shape)
+            tl.store(pointer + lane + h, total, mask=lane == 0)
+
+
+@triton.jit
+def quotient(x, y):
+    """x / y, correctly rounded: the usual quotient may be off by two units in the last place."""
+    if x.dtype == tl.float32:
+        return tl.div_rn(x, y)
+    return x / y
+
+
 @triton.jit
 def inverse(x):
-    """1 / x, correctly rounded: the usual quotient may be off by two units in the last place."""
-    if x.dtype == tl.float32:
-        return tl.div_rn(tl.full(x.shape, 1.0, tl.float32), x)
-    return 1.0 / x
+    return quotient(tl.full(x.shape, 1.0, x.dtype), x)
 
 
 @triton.jit

@@ -28,6 +28,7 @@ from emcaps.routing.triton_kernels.edge import (
     log_sigmoid,
     lowest,
     per_place,
+    quotient,
     scaled,
     votes,
     zero_matrix,
@@ -237,13 +238,17 @@ def m_step(
     valid = block * BB + lane < B
     total = merge_slices(data, SLICES, PARENTS, BB)
     per_data = inverse(total + EPSILON)
+    kept = quotient(total, total + EPSILON)
     log_variance = tl.zeros((PARENTS, BB), DTYPE)
     for h in tl.static_range(16):
         all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB)
         all_mean = tl.where(total > 0, all_mean / total, 0.0)  # not times 1 / total, which may overflow
+        # Once more for what rounding left: where votes agree, (10) multiplies it by a large inverse variance.
+        rest = merge_slices(data * (mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)), SLICES, PARENTS, BB)
+        all_mean += tl.where(total > 0, rest / total, 0.0)
         off = mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)
         squares = merge_slices(spread[h] + data * (off * off), SLICES, PARENTS, BB)
-        pose_h = all_mean * (total * per_data)
+        pose_h = all_mean * kept
         squares += total * (all_mean - pose_h) * (all_mean - pose_h)
         variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
         tl.store(record + (MEAN + h) * BB, pose_h, mask=known)

@@ -60,8 +60,18 @@ def forward(
     slot_normalisers = new(layer.slots, 2, layer.lanes)
     children = kept.pose, kept.activation, kept.first_share
     strides = *flat.stride(), *activation.stride()
-    packing.pack_children[layer.four_types](
-        flat, activation, *children, *strides, layer.images, layer.child_types, *layer.sizes, BB=layer.lanes
+    _launch(
+        packing.pack_children,
+        layer.four_types,
+        flat,
+        activation,
+        *children,
+        *strides,
+        layer.images,
+        layer.child_types,
+        *layer.sizes,
+        constants=(layer.lanes,),
+        layout=(*strides, flat.data_ptr() % 16, activation.data_ptr() % 16),
     )
     before, normalisers = kept.records, kept.normalisers  # of the iteration before; the first reads neither
     for t in range(iterations):
@@ -205,7 +215,7 @@ def backward(
     statistics = kept.records, adjoints, kept.normalisers, child_gradients
     normaliser_step = layer.normalisers * layer.lanes
     steps = layer.parents * RECORD.value * layer.lanes, layer.parents * ADJOINT.value * layer.lanes, normaliser_step
-    matrices = new(layer.slots // layer.padded_types, layer.parent_types, 16, layer.padded_types)
+    matrices = new(layer.slots // layer.padded_types, layer.parent_types, layer.padded_types, 16)
     _launch(
         backward_kernels.input_gradient,
         layer.gradient_groups,
@@ -269,8 +279,9 @@ def _launch(
     constants: tuple[Any, ...],
     warps: int = 4,
     most_registers: int | None = None,
+    layout: tuple[int, ...] = (),
 ) -> None:
-    """Run a kernel whose compiled form depends on nothing but the constants and the types of its tensors.
+    """Run a kernel whose compiled form depends on nothing but the constants, the types of its tensors and `layout`.
 
     Triton looks that up from every argument at every launch, which takes longer than many of these kernels. So tensors
     have to start at multiples of 16 bytes, as freshly made ones do, unless the kernel says that it does not matter.
@@ -279,7 +290,7 @@ def _launch(
         kernel[grid](*arguments, *constants, num_warps=warps)
         return
     types = tuple(tensor.dtype for tensor in arguments[:4] if isinstance(tensor, Tensor))
-    key = kernel.fn, arguments[0].device, types, warps, constants
+    key = kernel.fn, arguments[0].device, types, warps, constants, layout
     compiled = _compiled.get(key)
     if compiled is None:
         _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps, maxnreg=most_registers)

@@ -30,8 +30,11 @@ class Layer:
 
     @cached_property
     def lanes(self) -> int:
-        """Images that lie side by side: a warp's worth, or fewer for a small batch."""
-        return min(32, _power_of_2(int(self.images)))  # int: a symbolic batch size is fixed here
+        """Images that lie side by side: a warp's worth, or fewer for a small batch.
+
+        A class layer has so few parents that blocks of 32 images would leave most of a GPU idle.
+        """
+        return min(8 if self.shared else 32, _power_of_2(int(self.images)))  # int: a symbolic batch is fixed here
 
     @cached_property
     def blocks(self) -> int:
@@ -45,18 +48,18 @@ class Layer:
         lanes of a warp to more slices.
         """
         if self.shared:
-            return min(self.padded_types, max(8, 16 // self.lanes)), 1
+            return min(self.padded_types, 16), 1
         return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types)
 
     @cached_property
     def child_tile(self) -> int:
         """Child types of a program that goes through the parents of a slot, two to a thread."""
-        return min(8, self.padded_types)
+        return min(16, self.padded_types, max(8, 256 // self.lanes))
 
     @cached_property
     def gradient_tile(self) -> int:
         """The same for the gradients of the inputs, which leave a thread registers for one type only."""
-        return 4
+        return min(16, self.padded_types, max(4, 128 // self.lanes))
 
     @cached_property
     def parent_warps(self) -> int:

@@ -1,15 +1,19 @@
 """EM routing through the fused kernels, as operators that autograd, torch.compile and torch.export know.
 
 `route` keeps nothing; `route_and_keep` also returns what `route_backward` needs, and is the one with a gradient.
-The fake implementations say what shapes come out without running anything.
+The fake implementations say what shapes come out without running anything. Plain calls skip the operators, whose
+wrappers take longer than many of the kernels, and do the same work through `_Routing`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.edge import RECORD
@@ -37,12 +41,24 @@ def fused_routing(
 ) -> tuple[Tensor, Tensor]:
     """Pose and activation of the parents; a weight of four dims is a class layer's."""
     inputs = pose, activation, weight, beta_u, beta_a
-    settings = list(stride), by_position, iterations, final_lambda, variance_floor, data_unit
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+    settings: tuple[Any, ...] = list(stride), by_position, iterations, final_lambda, variance_floor, data_unit
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    if _nobody_watches(inputs):
+        out_pose, out_activation = _Routing.apply(*inputs, *settings) if learns else _run(*inputs, *settings)[:2]
+    elif learns:
         out_pose, out_activation, *_ = route_and_keep(*inputs, *settings)
     else:
         out_pose, out_activation = route(*inputs, *settings)
     return out_pose, out_activation
+
+
+def _nobody_watches(inputs: tuple[Tensor, ...]) -> bool:
+    """No compiler, tracer or other mode that has to see operators, and no tensors that have their own idea of them."""
+    return (
+        not torch.compiler.is_compiling()
+        and not is_in_torch_dispatch_mode()
+        and all(type(tensor) in (Tensor, Parameter) for tensor in inputs)
+    )
 
 
 @torch.library.custom_op("emcaps::route", mutates_args=(), schema=f"{_INPUTS} -> (Tensor, Tensor)")
@@ -90,18 +106,7 @@ def _(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: 
     "(Tensor, Tensor, Tensor, Tensor)",
 )
 def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
-    kept = launch.Kept(*map(_aligned, kept_and_settings[:6]))
-    pose_shape, weight_shape, stride, by_position, final_lambda, data_unit = kept_and_settings[6:]
-    layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
-    zeros = kept.records.new_zeros
-    if pose_gradient is None:  # a loss of the activations alone
-        pose_gradient = zeros(*layer.output_shape, 4, 4)
-    if activation_gradient is None:
-        activation_gradient = zeros(layer.output_shape)
-    with torch.cuda.device_of(kept.records):
-        return launch.backward(
-            pose_gradient, activation_gradient, kept, layer, weight_shape, len(kept.records), final_lambda, data_unit
-        )
+    return _run_backward(pose_gradient, activation_gradient, *kept_and_settings)
 
 
 @route_backward.register_fake
@@ -133,6 +138,23 @@ def _run(
     return out_pose, out_activation, *kept
 
 
+def _run_backward(
+    pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any
+) -> tuple[Tensor, ...]:
+    kept = launch.Kept(*map(_aligned, kept_and_settings[:6]))
+    pose_shape, weight_shape, stride, by_position, final_lambda, data_unit = kept_and_settings[6:]
+    layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
+    zeros = kept.records.new_zeros
+    if pose_gradient is None:  # a loss of the activations alone
+        pose_gradient = zeros(*layer.output_shape, 4, 4)
+    if activation_gradient is None:
+        activation_gradient = zeros(layer.output_shape)
+    with torch.cuda.device_of(kept.records):
+        return launch.backward(
+            pose_gradient, activation_gradient, kept, layer, weight_shape, len(kept.records), final_lambda, data_unit
+        )
+
+
 def _empty_outputs(
     pose: Tensor, activation: Tensor, weight: Tensor, stride: list[int], by_position: bool, *_: Any
 ) -> tuple[Tensor, Tensor]:
@@ -143,23 +165,45 @@ def _empty_outputs(
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     pose, _, weight, _, _, stride, by_position, _, final_lambda, _, data_unit = inputs
     ctx.save_for_backward(*output[2:])
-    ctx.mark_non_differentiable(*output[2:])
     ctx.set_materialize_grads(False)
     ctx.settings = list(pose.shape), list(weight.shape), list(stride), by_position, final_lambda, data_unit
     ctx.dtypes = tuple(tensor.dtype for tensor in inputs[:5])
 
 
+def _remember_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[2:])
+    _remember(ctx, inputs, output)
+
+
 def _differentiate(
     ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None, *_: None
 ) -> tuple[Tensor | None, ...]:
-    if (
-        torch.is_grad_enabled()
-    ):  # only where a graph of the gradients is asked for, which would lack what these depend on
+    return _gradients(route_backward, ctx, pose_gradient, activation_gradient)
+
+
+def _gradients(
+    backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():  # only where a graph of the gradients is asked for: it would lack what these depend on
         raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")
-    *gradients, betas = route_backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
+    *gradients, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
     # Poses and matrices may have come in bfloat16; everything between is float32.
     typed = [gradient.to(dtype) for gradient, dtype in zip((*gradients, *betas.unbind()), ctx.dtypes, strict=True)]
     return *typed, None, None, None, None, None, None
 
 
-route_and_keep.register_autograd(_differentiate, setup_context=_remember)
+route_and_keep.register_autograd(_differentiate, setup_context=_remember_operator)
+
+
+class _Routing(torch.autograd.Function):
+    """`route_and_keep` with its gradient, for plain calls."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _run(*inputs)
+        _remember(ctx, inputs, output)
+        return output[0], output[1]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _gradients(_run_backward, ctx, *gradients)

@@ -151,18 +151,17 @@ def gather_gradients(
 
 @triton.jit(do_not_specialize=["windows", "kernels", "I", "O", "C"])
 def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O, C, ROWS: tl.constexpr):
-    """The gradient (17) of UNITS matrices, contiguous (K, I, O, 16), from (windows, K, O, 16, C)."""
+    """The gradient (17) of UNITS matrices, contiguous (K, I, O, 16), from (windows, K, O, C, 16)."""
     program = tl.program_id(0)
     first = program % (C // UNITS) * UNITS
     o = program // (C // UNITS) % O
     kernel = (program // (C // UNITS) // O).to(tl.int64)
     element = tl.arange(0, 16 * UNITS)[None, :]
-    types = first + element % UNITS
-    h = element // UNITS
-    source = window_pointer + ((kernel * O + o) * 16 + h) * C + types
+    types = first + element // 16
+    source = window_pointer + ((kernel * O + o) * C + first) * 16 + element
     total = tl.zeros((ROWS, 16 * UNITS), weight_gradient_pointer.dtype.element_ty)
     for start in range(0, windows, ROWS):
         window = start + tl.arange(0, ROWS)[:, None]
         total += tl.load(source + window.to(tl.int64) * kernels * (O * 16 * C), mask=window < windows, other=0.0)
-    result = ((kernel * I + types) * O + o) * 16 + h
+    result = ((kernel * I + types) * O + o) * 16 + element % 16
     tl.store(weight_gradient_pointer + result, tl.sum(total, 0, keep_dims=True), mask=types < I)
