@@ -3,6 +3,7 @@ import torch
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.layers import ImageConv
 
 
 def children(batch=2, height=6, width=7, types=3):
@@ -24,6 +25,37 @@ def test_primary_caps_reads_each_position_alone():
     want_activation = (layer.activation.weight[:, :, 0, 0] @ at + layer.activation.bias).sigmoid()
     torch.testing.assert_close(pose[1, 4, 2], want_pose)
     torch.testing.assert_close(activation[1, 4, 2], want_activation)
+
+
+@pytest.mark.parametrize("size", [(13, 13), (14, 17), (32, 32)])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_image_conv_is_the_same_as_a_product_of_windows(channels, size):
+    """What a GPU runs, in value and gradients; the gradient of the image too."""
+    layer = ImageConv(channels, 6, kernel_size=5, stride=2, padding=2).double()
+    images = torch.randn(3, channels, *size, dtype=torch.float64, requires_grad=True)
+    inputs = [images, *layer.parameters()]
+    want, got = layer(images), layer.in_one_product(images)
+    torch.testing.assert_close(got, want)
+    slope = torch.randn_like(want)
+    for gradient, expected in zip(
+        torch.autograd.grad(got, inputs, slope), torch.autograd.grad(want, inputs, slope), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_primary_caps_are_the_same_in_one_product():
+    """What a GPU runs, in value and gradients."""
+    layer = PrimaryCaps(5, 3).double()
+    features = torch.randn(2, 5, 6, 7, dtype=torch.float64, requires_grad=True)
+    inputs = [features, *layer.parameters()]
+    want, got = layer.by_convolution(features), layer.in_one_product(features)
+    slopes = [torch.randn_like(output) for output in want]
+    for output, expected in zip(
+        (*got, *torch.autograd.grad(got, inputs, slopes)),
+        (*want, *torch.autograd.grad(want, inputs, slopes)),
+        strict=True,
+    ):
+        torch.testing.assert_close(output, expected)
 
 
 def test_conv_caps_is_conv_routing_with_its_parameters():

@@ -6,7 +6,7 @@ activation (B, H, W, I)), so one layer's result is the next one's input.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 import torch.nn.functional as F
@@ -51,16 +51,41 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, features: Tensor) -> RoutingOutput:
         """features (B, channels, H, W)."""
-        pose = _at_each_position(self.pose, features).unflatten(-1, (self.types, 4, 4))
-        return RoutingOutput(pose, _at_each_position(self.activation, features).sigmoid())
+        # On a GPU the gradient of one matrix product is far quicker; hooks on the two convolutions do not run there.
+        pose, logit = self.in_one_product(features) if features.is_cuda else self.by_convolution(features)
+        return RoutingOutput(pose.unflatten(-1, (self.types, 4, 4)), logit.sigmoid())
+
+    def by_convolution(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Poses (B, H, W, types * 16) and the logits of activations (B, H, W, types)."""
+        return self.pose(features).permute(0, 2, 3, 1), self.activation(features).permute(0, 2, 3, 1)
+
+    def in_one_product(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The same."""
+        weight = torch.cat([self.pose.weight, self.activation.weight]).flatten(1)
+        bias = torch.cat([bias for bias in (self.pose.bias, self.activation.bias) if bias is not None])
+        both = F.linear(features.permute(0, 2, 3, 1), weight, bias)
+        pose, logit = both.split([self.types * 16, self.types], dim=-1)
+        return pose, logit
 
 
-def _at_each_position(layer: nn.Conv2d, features: Tensor) -> Tensor:
-    """A 1x1 convolution of (B, channels, H, W), channels last: (B, H, W, out channels)."""
-    if features.is_cuda:  # as a matrix product, whose gradient is far quicker there; hooks on the layer do not run
-        return F.linear(features.permute(0, 2, 3, 1), layer.weight.flatten(1), layer.bias)
-    convolved: Tensor = layer(features)
-    return convolved.permute(0, 2, 3, 1)
+class ImageConv(nn.Conv2d):
+    """A convolution of images, which have few channels.
+
+    On a GPU it is a matrix product, which leaves channels last, as primary capsules read them: cuDNN's reproducible
+    gradient for a few channels takes longer than a capsule layer's.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, channels, H, W)."""
+        return self.in_one_product(images) if images.is_cuda else super().forward(images)
+
+    def in_one_product(self, images: Tensor) -> Tensor:
+        """The same, from a matrix of all windows, (B, OH, OW, channels * kernel)."""
+        (rows, columns), (down, right) = self.kernel_size, self.stride
+        (above, left) = cast("tuple[int, int]", self.padding)
+        windows = F.pad(images, (left, left, above, above)).unfold(2, rows, down).unfold(3, columns, right)
+        flat = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+        return F.linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
 class ConvCaps(nn.Module):

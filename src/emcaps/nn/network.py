@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
 from emcaps.nn.baseline import BaselineCNN
-from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
 
@@ -47,7 +47,7 @@ class MatrixCapsNet(nn.Module):
             "impl": config.impl,
         }
         self.relu_conv1 = nn.Sequential(
-            nn.Conv2d(image_channels, config.conv_channels, kernel_size=5, stride=2, padding=2), nn.ReLU()
+            ImageConv(image_channels, config.conv_channels, kernel_size=5, stride=2, padding=2), nn.ReLU()
         )
         self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
         self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **settings)

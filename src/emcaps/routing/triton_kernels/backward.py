@@ -1,6 +1,7 @@
 """The sweeps of the backward pass. Dims and packed tensors as in forward.py.
 
-adjoints (T, NB, OH, OW, O, ADJOINT, BB), child gradients (T - 1, slots, BB), beta gradients (2, T, NB, OH, OW, O).
+adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
+(2, T, NB, OH, OW, O).
 """
 
 import triton
@@ -9,36 +10,36 @@ import triton.language as tl
 from emcaps.routing.triton_kernels.edge import (
     ADJOINT,
     CONSTANT,
-    DATA,
     EPSILON,
     LINEAR,
     LOG_PEAK,
-    LOGIT,
     MEAN,
     PRECISION,
     QUADRATIC,
     RECORD,
     SIZES,
     SPREAD,
-    TYPES_PER_BLOCK,
-    UNIT_COST,
     add_pose_gradient,
     add_vote_gradient_of_e,
     add_vote_gradient_of_m,
+    field,
     inverse,
     issue_loads_first,
+    load_field,
+    load_four,
     load_matrix,
     log_joint,
     per_place,
     readers,
     scaled,
     share_gradient,
+    store_four,
     store_matrix,
     store_sums_over_lanes,
     votes,
     zero_matrix,
 )
-from emcaps.routing.triton_kernels.forward import locate, merge_slices, next_child, weight_offsets
+from emcaps.routing.triton_kernels.forward import added, by_slice, locate, merge_slices, next_child
 
 
 @triton.jit
@@ -59,20 +60,25 @@ def store_adjoint(
     """From the gradients of a parent's statistics to its adjoint record and the gradients of its betas, (8) to (10)."""
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
-    data = tl.load(record + DATA * BB)
+    _, data, _, unit_cost = load_four(record + field(LOG_PEAK, BB), DTYPE)
     per_data = inverse(data + EPSILON)
     cost_gradient = -routing_lambda * logit_gradient
     per_log_variance = 0.5 * cost_gradient * data / data_unit
-    constant = cost_gradient * tl.load(record + UNIT_COST * BB)
-    for h in tl.static_range(16):
-        full = variance_gradient[h] + per_log_variance * tl.load(record + (PRECISION + h) * BB)
-        quadratic = full * per_data
-        mean = tl.load(record + (MEAN + h) * BB)
-        linear = (mean_gradient[h] - 2.0 * EPSILON * quadratic * mean) * per_data
-        constant -= quadratic * tl.load(record + (SPREAD + h) * BB)
-        tl.store(adjoint + (QUADRATIC + h) * BB, quadratic, mask=known)
-        tl.store(adjoint + (LINEAR + h) * BB, linear, mask=known)
-    tl.store(adjoint + CONSTANT * BB, constant, mask=known)
+    constant = cost_gradient * unit_cost
+    for row in tl.static_range(4):
+        mean = load_four(record + field(MEAN + 4 * row, BB), DTYPE)
+        precision = load_four(record + field(PRECISION + 4 * row, BB), DTYPE)
+        spread = load_four(record + field(SPREAD + 4 * row, BB), DTYPE)
+        quadratics = ()
+        linears = ()
+        for k in tl.static_range(4):
+            quadratic = (variance_gradient[4 * row + k] + per_log_variance * precision[k]) * per_data
+            constant -= quadratic * spread[k]
+            quadratics = quadratics + (quadratic,)
+            linears = linears + ((mean_gradient[4 * row + k] - 2.0 * EPSILON * quadratic * mean[k]) * per_data,)
+        store_four(adjoint + field(QUADRATIC + 4 * row, BB), quadratics, known)
+        store_four(adjoint + field(LINEAR + 4 * row, BB), linears, known)
+    store_four(adjoint + field(CONSTANT, BB), (constant, constant, constant, constant), known)
     tl.store(beta_gradient, tl.sum(16.0 * cost_gradient * data / data_unit, 1, keep_dims=True), mask=known)
     tl.store(beta_gradient + beta_count, tl.sum(-cost_gradient, 1, keep_dims=True), mask=known)
 
@@ -103,10 +109,11 @@ def output_adjoint(
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     parent = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     image = parent // (positions * O) * BB + lane
     output = image * (positions * O) + parent % (positions * O)
     valid = image < B
-    record = record_pointer + parent * RECORD * BB + lane
+    record = record_pointer + parent * (RECORD * BB) + fours
     mean_gradient = ()
     variance_gradient = ()
     for h in tl.static_range(16):
@@ -114,10 +121,10 @@ def output_adjoint(
         mean_gradient = mean_gradient + (value,)
         variance_gradient = variance_gradient + (tl.zeros((1, BB), DTYPE),)
     activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
-    logit = tl.load(record + LOGIT * BB)
+    _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
     logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
     store_adjoint(
-        adjoint_pointer + parent * ADJOINT * BB + lane,
+        adjoint_pointer + parent * (ADJOINT * BB) + fours,
         beta_gradient_pointer + parent + tl.zeros((1, 1), tl.int64),
         beta_count,
         record,
@@ -126,7 +133,7 @@ def output_adjoint(
         logit_gradient,
         routing_lambda,
         data_unit,
-        True,
+        tl.full((1, 1), 1, tl.int1),
         BB,
         DTYPE,
     )
@@ -179,9 +186,10 @@ def child_gradient(
     column = position % OW * stride_x + kx
     block = (position // OW // OH).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     place = (block * H + row) * W + column
-    pose = load_matrix(pose_pointer + (place * C + types) * (16 * BB) + lane, BB, DTYPE)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
+    pose = load_matrix(pose_pointer + (place * C + types) * (16 * BB) + fours, 4 * BB, DTYPE)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
     first_parent = position.to(tl.int64) * O
     row_share = scaled(row, per_place(H, shared, DTYPE))
     column_share = scaled(column, per_place(W, shared, DTYPE))
@@ -191,26 +199,26 @@ def child_gradient(
 
     total = tl.zeros((CHILDREN, BB), DTYPE)
     # What the next parent needs first is loaded while this one is worked on.
-    before = before_pointer + first_parent * (RECORD * BB) + lane
-    weight = load_matrix(weights, TYPES_PER_BLOCK, DTYPE)
-    old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
-    old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
-    old_log_peak = tl.load(before + LOG_PEAK * BB)
+    before = before_pointer + first_parent * (RECORD * BB) + fours
+    weight = load_matrix(weights, 4, DTYPE)
+    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
     for o in range(O):
-        record = record_pointer + (first_parent + o) * (RECORD * BB) + lane
-        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + lane
-        mean = load_matrix(record + MEAN * BB, BB, DTYPE)
-        quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
-        linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
-        constant = tl.load(adjoint + CONSTANT * BB)
+        record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
+        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
+        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
         vote = votes(pose, weight, row_share, column_share)
         joint = log_joint(vote, old_mean, old_precision, old_log_peak)
         following = tl.minimum(o + 1, O - 1)
-        before = before_pointer + (first_parent + following) * (RECORD * BB) + lane
-        weight = load_matrix(weights + following * (C * 16), TYPES_PER_BLOCK, DTYPE)
-        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
-        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
-        old_log_peak = tl.load(before + LOG_PEAK * BB)
+        before = before_pointer + (first_parent + following) * (RECORD * BB) + fours
+        weight = load_matrix(weights + following * (C * 16), 4, DTYPE)
+        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
         gradient = share_gradient(vote, mean, quadratic, linear, constant)
         total += tl.exp(joint - largest) * per_total * gradient
     tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
@@ -259,19 +267,20 @@ def parent_gradient(
     v = position // OW % OH
     block = (position // OW // OH).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
     o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
     slice = rows // PARENTS
     parent = position.to(tl.int64) * O + o
-    before = before_pointer + parent * (RECORD * BB) + lane
-    adjoint = adjoint_pointer + parent * (ADJOINT * BB) + lane
-    old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
-    old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
-    old_log_peak = tl.load(before + LOG_PEAK * BB)
-    mean = load_matrix(record_pointer + parent * (RECORD * BB) + lane + MEAN * BB, BB, DTYPE)
-    quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
-    linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
-    constant = tl.load(adjoint + CONSTANT * BB)
+    before = before_pointer + parent * (RECORD * BB) + fours
+    adjoint = adjoint_pointer + parent * (ADJOINT * BB) + fours
+    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
+    mean = load_matrix(record_pointer + parent * (RECORD * BB) + fours + field(MEAN, BB), 4 * BB, DTYPE)
+    quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+    linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+    constant = load_field(adjoint, CONSTANT, BB, DTYPE)
 
     joint_sum = tl.zeros((SLICES * PARENTS, BB), DTYPE)
     first_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
@@ -303,8 +312,8 @@ def parent_gradient(
     )
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
-    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-    weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
+    weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
     largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
     per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
@@ -331,8 +340,8 @@ def parent_gradient(
             shared,
             by_position,
         )
-        next_pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-        next_weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+        next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
+        next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
         next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
         next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
@@ -364,23 +373,27 @@ def parent_gradient(
     o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
     known = o < O
     parent = position.to(tl.int64) * O + tl.minimum(o, O - 1)
-    record = before_pointer + parent * (RECORD * BB) + lane
+    record = before_pointer + parent * (RECORD * BB) + fours
     total = merge_slices(joint_sum, SLICES, PARENTS, BB)
+    precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+    _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
     mean_gradient = ()
     variance_gradient = ()
-    for h in tl.static_range(16):
-        precision_h = tl.load(record + (PRECISION + h) * BB)
-        mean_gradient = mean_gradient + (precision_h * merge_slices(first_moment[h], SLICES, PARENTS, BB),)
-        second = precision_h * merge_slices(second_moment[h], SLICES, PARENTS, BB)
-        variance_gradient = variance_gradient + (0.5 * precision_h * (second - total),)
+    for row in tl.static_range(4):
+        first = tl.reduce(by_slice(first_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
+        second = tl.reduce(by_slice(second_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
+        for k in tl.static_range(4):
+            precision_h = precision[4 * row + k]
+            mean_gradient = mean_gradient + (precision_h * first[k],)
+            variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
     store_adjoint(
-        before_adjoint_pointer + parent * (ADJOINT * BB) + lane,
+        before_adjoint_pointer + parent * (ADJOINT * BB) + fours,
         beta_gradient_pointer + parent,
         beta_count,
         record,
         mean_gradient,
         variance_gradient,
-        total * tl.sigmoid(-tl.load(record + LOGIT * BB)),
+        total * tl.sigmoid(-logit),
         routing_lambda,
         data_unit,
         known,
@@ -411,12 +424,12 @@ def add_later_vote_gradients(
         before = record + (t - 1) * record_step
         current = adjoint + t * adjoint_step
         old_mean = mean
-        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
-        mean = load_matrix(before + record_step + MEAN * BB, BB, DTYPE)
-        quadratic = load_matrix(current + QUADRATIC * BB, BB, DTYPE)
-        linear = load_matrix(current + LINEAR * BB, BB, DTYPE)
-        constant = tl.load(current + CONSTANT * BB)
-        old_log_peak = tl.load(before + LOG_PEAK * BB)
+        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+        mean = load_matrix(before + record_step + field(MEAN, BB), 4 * BB, DTYPE)
+        quadratic = load_matrix(current + field(QUADRATIC, BB), 4 * BB, DTYPE)
+        linear = load_matrix(current + field(LINEAR, BB), 4 * BB, DTYPE)
+        constant = load_field(current, CONSTANT, BB, DTYPE)
+        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
         largest = tl.load(normaliser + (t - 1) * normaliser_step * 2)
         per_total = tl.load(normaliser + (t - 1) * normaliser_step * 2 + BB)
         later = tl.load(child_gradient + (t - 1) * normaliser_step)
@@ -491,12 +504,13 @@ def input_gradient(
     column = position % OW * stride_x + kx
     block = (position // OW // OH).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     place = (block * H + row) * W + column
     child = place * C + types
-    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
+    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
     first_share = tl.load(first_share_pointer + child * BB + lane)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
     first_parent = position.to(tl.int64) * O
     row_share = scaled(row, per_place(H, shared, DTYPE))
     column_share = scaled(column, per_place(W, shared, DTYPE))
@@ -508,13 +522,13 @@ def input_gradient(
     total = zero_matrix(CHILDREN, BB, DTYPE)
     activation_total = tl.zeros((CHILDREN, BB), DTYPE)
     for o in range(O):
-        weight = load_matrix(weights + o * (C * 16), TYPES_PER_BLOCK, DTYPE)
-        record = record_pointer + (first_parent + o) * (RECORD * BB) + lane
-        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + lane
-        mean = load_matrix(record + MEAN * BB, BB, DTYPE)
-        quadratic = load_matrix(adjoint + QUADRATIC * BB, BB, DTYPE)
-        linear = load_matrix(adjoint + LINEAR * BB, BB, DTYPE)
-        constant = tl.load(adjoint + CONSTANT * BB)
+        weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
+        record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
+        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
+        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
         issue_loads_first()
         vote = votes(pose, weight, row_share, column_share)
         activation_total += share_gradient(vote, mean, quadratic, linear, constant)

@@ -12,7 +12,8 @@ import os
 import triton
 import triton.language as tl
 
-# Fields of a parent's record: 16 means, 16 inverse variances, 16 spreads (variances without the floor), then scalars.
+# Fields of a parent's record, (RECORD / 4, BB, 4): 16 means, 16 inverse variances, 16 spreads (variances without the
+# floor), then scalars.
 MEAN = tl.constexpr(0)
 PRECISION = tl.constexpr(16)
 SPREAD = tl.constexpr(32)
@@ -22,25 +23,78 @@ LOGIT = tl.constexpr(50)
 UNIT_COST = tl.constexpr(51)  # the cost of one unit of data
 RECORD = tl.constexpr(52)
 
-# Fields of a parent's adjoint record: what a unit of r_ij and V_ij change in the loss through this parent's statistics.
+# Fields of a parent's adjoint record, (ADJOINT / 4, BB, 4): what a unit of r_ij and V_ij change in the loss through
+# this parent's statistics.
 QUADRATIC = tl.constexpr(0)  # A_jh
 LINEAR = tl.constexpr(16)  # B_jh
 CONSTANT = tl.constexpr(32)  # c_j
-ADJOINT = tl.constexpr(36)  # padded, so that every iteration's records start at a multiple of 16 bytes
+ADJOINT = tl.constexpr(36)  # padded to whole fours
 
 # Arguments that would otherwise have a kernel compiled anew for layers that have a 1 or a multiple of 16 there.
 SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
 
 EPSILON = tl.constexpr(1e-9)  # keeps a parent without data at pose 0 instead of 0 / 0
-TYPES_PER_BLOCK = tl.constexpr(4)  # child types that lie side by side in the packed matrices
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+# Four numbers that lie side by side, in one load: float32 as they are, bfloat16 with zeros behind.
+FOUR_FLOATS = tl.constexpr("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];")
+FOUR_BFLOATS = tl.constexpr(
+    "{ .reg .b32 low, high; ld.global.v2.b32 {low, high}, [$4]; shl.b32 $0, low, 16; and.b32 $1, low, 0xffff0000; "
+    "shl.b32 $2, high, 16; and.b32 $3, high, 0xffff0000; }"
+)
+
+
+@triton.jit
+def load_four(pointer, DTYPE: tl.constexpr):
+    """The four numbers at `pointer`, which has to be a multiple of four of them."""
+    KIND: tl.constexpr = pointer.dtype.element_ty
+    if INTERPRETED or tl.float32 != DTYPE:
+        a = tl.load(pointer).to(DTYPE)
+        b = tl.load(pointer + 1).to(DTYPE)
+        c = tl.load(pointer + 2).to(DTYPE)
+        d = tl.load(pointer + 3).to(DTYPE)
+    else:
+        FOUR: tl.constexpr = FOUR_FLOATS if tl.float32 == KIND else FOUR_BFLOATS
+        TYPES: tl.constexpr = (tl.float32, tl.float32, tl.float32, tl.float32)
+        a, b, c, d = tl.inline_asm_elementwise(FOUR, "=f,=f,=f,=f,l", [pointer], dtype=TYPES, is_pure=False, pack=1)
+    return a, b, c, d
+
+
+STORE_FOUR = tl.constexpr(
+    "{ .reg .pred known; setp.ne.s32 known, $6, 0; @known st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }"
+)
+
+
+@triton.jit
+def store_four(pointer, four, known):
+    """Four numbers side by side at `pointer`, where `known`."""
+    if INTERPRETED or tl.float32 != pointer.dtype.element_ty:
+        for k in tl.static_range(4):
+            tl.store(pointer + k, four[k], mask=known)
+    else:
+        operands = [pointer.to(tl.int64), four[0], four[1], four[2], four[3], known.to(tl.int32)]
+        tl.inline_asm_elementwise(STORE_FOUR, "=r,l,f,f,f,f,r", operands, dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def field(FIELD: tl.constexpr, BB: tl.constexpr):
+    """Where a field of a record lies: four fields side by side for each image of a block."""
+    return FIELD // 4 * (4 * BB) + FIELD % 4
+
+
+@triton.jit
+def load_field(record, FIELD: tl.constexpr, BB: tl.constexpr, DTYPE: tl.constexpr):
+    """The first of four fields. All four are loaded: by itself one would be loaded in an order that suits no other."""
+    first, _, _, _ = load_four(record + field(FIELD, BB), DTYPE)
+    return first
 
 
 @triton.jit
 def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
-    """16 tensors from memory where consecutive elements are STEP apart."""
+    """16 tensors from memory, whose rows of four are STEP apart."""
     matrix = ()
-    for h in tl.static_range(16):
-        matrix = matrix + (tl.load(pointer + h * STEP).to(DTYPE),)
+    for row in tl.static_range(4):
+        matrix = matrix + load_four(pointer + row * STEP, DTYPE)
     return matrix
 
 
@@ -163,7 +217,6 @@ def _warp_sums() -> str:
 
 WARP_SUMS = tl.constexpr(_warp_sums())
 WARP_SUMS_REGISTERS = tl.constexpr(",".join(["=f"] + 16 * ["f"]))
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 
 Dims: NB blocks of BB images; H, W child grid; C child types, padded; OH, OW parent grid; O parent types; KH, KW kernel.
 The images of a block lie side by side in memory and along the lanes of a warp; the rest of an index is the same for all
-lanes. Packed tensors: pose (NB, H, W, C, 16, BB), activation (NB, H, W, C, BB), weight (K, O, C / 4, 16, 4),
-records (T, NB, OH, OW, O, RECORD, BB). A slot is a child in the window of one parent position,
+lanes. Packed tensors: pose (NB, H, W, C, 4, BB, 4), activation (NB, H, W, C, BB), weight (K, O, C, 16), records
+(T, NB, OH, OW, O, RECORD / 4, BB, 4). A slot is a child in the window of one parent position,
 (NB, OH, OW, KH, KW, C); normalisers are (children, 2, BB), or (slots, 2, BB) where only types compete.
 """
 
@@ -11,18 +11,16 @@ import triton
 import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
-    DATA,
     EPSILON,
     LOG_PEAK,
-    LOGIT,
     MEAN,
     PRECISION,
     RECORD,
     SIZES,
     SPREAD,
-    TYPES_PER_BLOCK,
-    UNIT_COST,
+    field,
     inverse,
+    load_field,
     load_matrix,
     log_joint,
     log_sigmoid,
@@ -30,15 +28,10 @@ from emcaps.routing.triton_kernels.edge import (
     per_place,
     quotient,
     scaled,
+    store_four,
     votes,
     zero_matrix,
 )
-
-
-@triton.jit
-def weight_offsets(types):
-    """Where the matrices of these child types start in a packed row of matrices."""
-    return (types // TYPES_PER_BLOCK) * (16 * TYPES_PER_BLOCK) + types % TYPES_PER_BLOCK
 
 
 @triton.jit
@@ -61,7 +54,7 @@ def locate(ky, kx, types, v, u, block, position, o, H, W, C, O, KH, KW, stride_y
     column = u * stride_x + kx
     place = (block * H + row) * W + column
     slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
-    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + weight_offsets(types)
+    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + types * 16
     return row, column, place * C + types, slot * C + types, matrix
 
 
@@ -72,9 +65,39 @@ def merge_slices(rows, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.const
 
 
 @triton.jit
-def spread_slices(row, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
-    """Give each slice its parent's number."""
-    return tl.reshape(tl.broadcast_to(row[None, :, :], (SLICES, PARENTS, BB)), (SLICES * PARENTS, BB))
+def merged(n, m0, m1, m2, m3, s0, s1, s2, s3, n_, m0_, m1_, m2_, m3_, s0_, s1_, s2_, s3_):
+    """Two slices' data, means of four elements and squared distances from them, by Chan's rule.
+
+    Means that agree stay what they are to the last bit: (10) would multiply their rounding by the inverse variance.
+    """
+    total = n + n_
+    step = tl.where(total > 0, n_ / total, 0.0)
+    pull = n * step
+    return (
+        total,
+        m0 + step * (m0_ - m0),
+        m1 + step * (m1_ - m1),
+        m2 + step * (m2_ - m2),
+        m3 + step * (m3_ - m3),
+        s0 + s0_ + pull * (m0_ - m0) * (m0_ - m0),
+        s1 + s1_ + pull * (m1_ - m1) * (m1_ - m1),
+        s2 + s2_ + pull * (m2_ - m2) * (m2_ - m2),
+        s3 + s3_ + pull * (m3_ - m3) * (m3_ - m3),
+    )
+
+
+@triton.jit
+def added(a0, a1, a2, a3, b0, b1, b2, b3):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3
+
+
+@triton.jit
+def by_slice(values, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
+    """Each tensor of the tuple with an axis for the slices."""
+    slices = ()
+    for i in tl.static_range(len(values)):
+        slices = slices + (tl.reshape(values[i], (SLICES, PARENTS, BB)),)
+    return slices
 
 
 @triton.jit(do_not_specialize=[*SIZES, "B"], do_not_specialize_on_alignment=["beta_u_pointer", "beta_a_pointer"])
@@ -121,16 +144,17 @@ def m_step(
     v = position // OW % OH
     block = (position // OW // OH).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
     # Rows beyond the last parent type repeat it and are not stored.
     o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
     slice = rows // PARENTS
 
     if not FIRST:
-        before = before_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + lane
-        old_mean = load_matrix(before + MEAN * BB, BB, DTYPE)
-        old_precision = load_matrix(before + PRECISION * BB, BB, DTYPE)
-        old_log_peak = tl.load(before + LOG_PEAK * BB)
+        before = before_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + fours
+        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
 
     data = tl.zeros((SLICES * PARENTS, BB), DTYPE)
     mean = zero_matrix(SLICES * PARENTS, BB, DTYPE)
@@ -162,8 +186,8 @@ def m_step(
     )
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
-    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-    weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
+    weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
     activation = tl.load(activation_pointer + child * BB + lane)
     if not FIRST:
         largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
@@ -191,8 +215,8 @@ def m_step(
             shared,
             by_position,
         )
-        next_pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-        next_weight = load_matrix(weight_pointer + matrix, TYPES_PER_BLOCK, DTYPE)
+        next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
+        next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
         if not FIRST:
             next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
@@ -233,34 +257,35 @@ def m_step(
     known = o < O
     beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
     beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
-    record = record_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + lane
+    record = record_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + fours
     # Images that only fill up a block stay finite even with a floor of zero, so that sums over images need no mask.
     valid = block * BB + lane < B
     total = merge_slices(data, SLICES, PARENTS, BB)
     per_data = inverse(total + EPSILON)
     kept = quotient(total, total + EPSILON)
     log_variance = tl.zeros((PARENTS, BB), DTYPE)
-    for h in tl.static_range(16):
-        all_mean = merge_slices(data * mean[h], SLICES, PARENTS, BB)
-        all_mean = tl.where(total > 0, all_mean / total, 0.0)  # not times 1 / total, which may overflow
-        # Once more for what rounding left: where votes agree, (10) multiplies it by a large inverse variance.
-        rest = merge_slices(data * (mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)), SLICES, PARENTS, BB)
-        all_mean += tl.where(total > 0, rest / total, 0.0)
-        off = mean[h] - spread_slices(all_mean, SLICES, PARENTS, BB)
-        squares = merge_slices(spread[h] + data * (off * off), SLICES, PARENTS, BB)
-        pose_h = all_mean * kept
-        squares += total * (all_mean - pose_h) * (all_mean - pose_h)
-        variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
-        tl.store(record + (MEAN + h) * BB, pose_h, mask=known)
-        tl.store(record + (PRECISION + h) * BB, inverse(variance), mask=known)
-        tl.store(record + (SPREAD + h) * BB, squares * per_data, mask=known)
-        log_variance += tl.log(variance)
+    for row in tl.static_range(4):
+        means = ()
+        precisions = ()
+        spreads = ()
+        four = (data,) + mean[4 * row : 4 * row + 4] + spread[4 * row : 4 * row + 4]
+        moments = tl.reduce(by_slice(four, SLICES, PARENTS, BB), 0, merged)
+        for k in tl.static_range(4):
+            all_mean = moments[1 + k]
+            pose_h = all_mean * kept
+            squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
+            variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
+            log_variance += tl.log(variance)
+            means = means + (pose_h,)
+            precisions = precisions + (inverse(variance),)
+            spreads = spreads + (squares * per_data,)
+        store_four(record + field(MEAN + 4 * row, BB), means, known)
+        store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
+        store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
     unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
     logit = routing_lambda * (beta_a - unit_cost * total)
-    tl.store(record + LOG_PEAK * BB, log_sigmoid(logit) - 0.5 * log_variance, mask=known)
-    tl.store(record + DATA * BB, total, mask=known)
-    tl.store(record + LOGIT * BB, logit, mask=known)
-    tl.store(record + UNIT_COST * BB, unit_cost, mask=known)
+    log_peak = log_sigmoid(logit) - 0.5 * log_variance
+    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # the order of the fields
 
 
 @triton.jit(
@@ -303,27 +328,28 @@ def normaliser(
     column = position % OW * stride_x + kx
     block = (position // OW // OH).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
+    fours = lane * 4
     child = ((block * H + row) * W + column) * C + types
-    pose = load_matrix(pose_pointer + child * (16 * BB) + lane, BB, DTYPE)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + weight_offsets(types)
-    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + lane
+    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
+    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
+    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + fours
     row_share = scaled(row, per_place(H, shared, DTYPE))
     column_share = scaled(column, per_place(W, shared, DTYPE))
 
     largest = lowest(CHILDREN, BB, DTYPE)
     total = tl.zeros((CHILDREN, BB), DTYPE)
     # The next parent is loaded while this one is worked on.
-    weight = load_matrix(weights, TYPES_PER_BLOCK, DTYPE)
-    mean = load_matrix(records + MEAN * BB, BB, DTYPE)
-    precision = load_matrix(records + PRECISION * BB, BB, DTYPE)
-    log_peak = tl.load(records + LOG_PEAK * BB)
+    weight = load_matrix(weights, 4, DTYPE)
+    mean = load_matrix(records + field(MEAN, BB), 4 * BB, DTYPE)
+    precision = load_matrix(records + field(PRECISION, BB), 4 * BB, DTYPE)
+    log_peak = load_field(records, LOG_PEAK, BB, DTYPE)
     for o in range(O):
         following = tl.minimum(o + 1, O - 1)
         record = records + following * (RECORD * BB)
-        next_weight = load_matrix(weights + following * (C * 16), TYPES_PER_BLOCK, DTYPE)
-        next_mean = load_matrix(record + MEAN * BB, BB, DTYPE)
-        next_precision = load_matrix(record + PRECISION * BB, BB, DTYPE)
-        next_log_peak = tl.load(record + LOG_PEAK * BB)
+        next_weight = load_matrix(weights + following * (C * 16), 4, DTYPE)
+        next_mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        next_precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+        next_log_peak = load_field(record, LOG_PEAK, BB, DTYPE)
         vote = votes(pose, weight, row_share, column_share)
         joint = log_joint(vote, mean, precision, log_peak)
         new_largest = tl.maximum(largest, joint)

@@ -13,7 +13,7 @@ from emcaps.routing.results import routing_lambda
 from emcaps.routing.triton_kernels import backward as backward_kernels
 from emcaps.routing.triton_kernels import forward as forward_kernels
 from emcaps.routing.triton_kernels import packing, windows
-from emcaps.routing.triton_kernels.edge import ADJOINT, RECORD, TYPES_PER_BLOCK
+from emcaps.routing.triton_kernels.edge import ADJOINT, RECORD
 from emcaps.routing.triton_kernels.layer import Layer
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -264,12 +264,11 @@ def backward(
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(K, O, C / 4, 16, 4): the matrices of four child types side by side."""
+    """(K, O, C, 16), padded with zeros."""
     rows = weight.reshape(layer.kernels, layer.child_types, layer.parent_types, 16)
     if layer.padded_types > layer.child_types:
         rows = F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
-    packed: Tensor = rows.unflatten(1, (-1, TYPES_PER_BLOCK.value)).permute(0, 3, 1, 4, 2).contiguous()
-    return packed
+    return rows.transpose(1, 2).contiguous()
 
 
 def _launch(

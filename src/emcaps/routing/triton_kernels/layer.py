@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from emcaps.routing.geometry import Pair
-from emcaps.routing.triton_kernels.edge import TYPES_PER_BLOCK
 
 Grid: TypeAlias = tuple[int, int, int]
 
@@ -93,7 +92,7 @@ class Layer:
     @cached_property
     def padded_types(self) -> int:
         """A power of 2, or a multiple of the largest number of slices."""
-        types = _power_of_2(max(TYPES_PER_BLOCK.value, self.child_types))
+        types = _power_of_2(max(4, self.child_types))
         return types if types <= 16 else -(-self.child_types // 16) * 16
 
     @cached_property
@@ -141,9 +140,8 @@ class Layer:
 
     @cached_property
     def weight_shape(self) -> tuple[int, ...]:
-        """Packed matrices: those of a few child types side by side."""
-        side = TYPES_PER_BLOCK.value
-        return (self.kernels, self.parent_types, self.padded_types // side, 16, side)
+        """Packed matrices."""
+        return (self.kernels, self.parent_types, self.padded_types, 16)
 
     def normalisers_shape(self, iterations: int) -> tuple[int, ...]:
         return (iterations - 1, self.normalisers, 2, self.lanes)

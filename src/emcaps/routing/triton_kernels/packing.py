@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import LOGIT, MEAN, RECORD, SIZES, readers
+from emcaps.routing.triton_kernels.edge import LOGIT, MEAN, RECORD, SIZES, field, readers
 
 UNITS = tl.constexpr(4)  # capsules that one program moves
 
@@ -62,7 +62,8 @@ def pack_children(
         + element % 16 * pose_h
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
-    tl.store(packed_pose_pointer + ((place * C + first) * 16 + element) * BB + lane, value)
+    packed = ((place * C + first) * 16 + element // 4 * 4) * BB + lane * 4 + element % 4
+    tl.store(packed_pose_pointer + packed, value)
 
     type = first + tl.arange(0, UNITS)[:, None]
     source = (
@@ -86,7 +87,7 @@ def unpack_parents(record_pointer, pose_pointer, activation_pointer, B, parents,
     parent = tl.program_id(0).to(tl.int64)
     image = parent // parents * BB + tl.arange(0, BB)[None, :]
     element = tl.arange(0, 16)[:, None]
-    record = record_pointer + parent * RECORD * BB + tl.arange(0, BB)[None, :]
+    record = record_pointer + parent * (RECORD * BB) + tl.arange(0, BB)[None, :] * 4
     place = image * parents + parent % parents
-    tl.store(pose_pointer + place * 16 + element, tl.load(record + (MEAN + element) * BB), mask=image < B)
-    tl.store(activation_pointer + place, tl.sigmoid(tl.load(record + LOGIT * BB)), mask=image < B)
+    tl.store(pose_pointer + place * 16 + element, tl.load(record + field(MEAN + element, BB)), mask=image < B)
+    tl.store(activation_pointer + place, tl.sigmoid(tl.load(record + field(LOGIT, BB))), mask=image < B)
