@@ -1,7 +1,7 @@
 """The sweeps of the backward pass. Dims and packed tensors as in forward.py.
 
 adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
-(2, T, NB, OH, OW, O).
+(2, O, T, NB, OH, OW).
 """
 
 import triton
@@ -28,6 +28,7 @@ from emcaps.routing.triton_kernels.edge import (
     load_field,
     load_four,
     load_matrix,
+    prefetch,
     log_joint,
     per_place,
     readers,
@@ -84,7 +85,7 @@ def store_adjoint(
 
 
 @triton.jit(
-    do_not_specialize=["B", "positions", "O", "beta_count"],
+    do_not_specialize=["B", "positions", "O", "beta_step"],
     do_not_specialize_on_alignment=[
         "pose_gradient_pointer",
         "activation_gradient_pointer",
@@ -102,7 +103,7 @@ def output_adjoint(
     B,
     positions,
     O,
-    beta_count: tl.int64,
+    beta_step: tl.int64,
     BB: tl.constexpr,
 ):
     """The adjoint record of the last iteration from the gradients of the layer's outputs, (B, positions, O, 16)."""
@@ -125,8 +126,8 @@ def output_adjoint(
     logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
     store_adjoint(
         adjoint_pointer + parent * (ADJOINT * BB) + fours,
-        beta_gradient_pointer + parent + tl.zeros((1, 1), tl.int64),
-        beta_count,
+        beta_gradient_pointer + parent % O * beta_step + parent // O + tl.zeros((1, 1), tl.int64),
+        beta_step * O,
         record,
         mean_gradient,
         variance_gradient,
@@ -224,7 +225,7 @@ def child_gradient(
     tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
 
 
-@triton.jit(do_not_specialize=[*SIZES, "beta_count"], do_not_specialize_on_alignment=["beta_gradient_pointer"])
+@triton.jit(do_not_specialize=[*SIZES, "beta_step"], do_not_specialize_on_alignment=["beta_gradient_pointer"])
 def parent_gradient(
     pose_pointer,
     activation_pointer,
@@ -238,7 +239,7 @@ def parent_gradient(
     beta_gradient_pointer,
     routing_lambda: tl.float64,
     data_unit: tl.float64,
-    beta_count: tl.int64,
+    beta_step: tl.int64,
     H,
     W,
     C,
@@ -388,8 +389,8 @@ def parent_gradient(
             variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
     store_adjoint(
         before_adjoint_pointer + parent * (ADJOINT * BB) + fours,
-        beta_gradient_pointer + parent,
-        beta_count,
+        beta_gradient_pointer + tl.minimum(o, O - 1) * beta_step + position,
+        beta_step * O,
         record,
         mean_gradient,
         variance_gradient,
@@ -522,6 +523,14 @@ def input_gradient(
     total = zero_matrix(CHILDREN, BB, DTYPE)
     activation_total = tl.zeros((CHILDREN, BB), DTYPE)
     for o in range(O):
+        following = first_parent + tl.minimum(o + 1, O - 1)
+        for t in range(iterations):
+            prefetch(
+                record_pointer + t * record_step + following * (RECORD * BB),
+                adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB),
+                CHILDREN,
+                BB,
+            )
         weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
         record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
         adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours

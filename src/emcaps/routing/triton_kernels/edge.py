@@ -98,10 +98,30 @@ def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
     return matrix
 
 
+PREFETCH = tl.constexpr("{ prefetch.global.L1 [$1]; mov.b32 $0, 0; }")
+PF = tl.constexpr(int(os.environ.get("EM_PF", "1")))
+BAR = tl.constexpr(int(os.environ.get("EM_BAR", "1")))
+
+
+@triton.jit
+def prefetch(record, adjoint, ROWS: tl.constexpr, BB: tl.constexpr):
+    """Bring a parent's record, all but its spreads, and its adjoint record near: they are needed soon."""
+    if BB == 32 and not INTERPRETED and PF:
+        line = tl.arange(0, ROWS * BB)
+        # 32 lines hold the means and precisions, 4 the scalars, and 36 the adjoints.
+        first = tl.where(line < 32, line, tl.minimum(line + 16, RECORD - 1))
+        in_record = line < 36
+        second = tl.minimum(line - 36, ADJOINT - 1)
+        pointer = tl.where(in_record, record + first * BB, adjoint + second * BB)
+        if pointer.dtype.element_ty == tl.float32:
+            tl.inline_asm_elementwise(PREFETCH, "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
+
+
 @triton.jit
 def issue_loads_first():
     """Keep the compiler from spreading the loads above over the arithmetic below, where each would be waited for."""
-    tl.debug_barrier()
+    if BAR:
+        tl.debug_barrier()
 
 
 @triton.jit

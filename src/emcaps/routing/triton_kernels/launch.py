@@ -108,6 +108,7 @@ def forward(
                 *layer.sizes,
                 constants=(layer.child_tile, layer.lanes),
                 warps=layer.child_warps,
+                most_registers=128,
             )
             if not layer.by_position:
                 _launch(
@@ -151,7 +152,8 @@ def backward(
         return out_pose, out_activation, zeros(weight_shape), zeros(2, layer.parent_types)
     adjoints = new(iterations, *layer.parents_shape(ADJOINT.value))
     child_gradients = new(iterations - 1, layer.normalisers, layer.lanes)
-    beta_gradients = new(2, iterations, layer.blocks * layer.positions, layer.parent_types)
+    beta_gradients = new(2, layer.parent_types, iterations, layer.blocks * layer.positions)
+    beta_step = iterations * layer.blocks * layer.positions
     slot_gradients, slot_poses = new(layer.slots, layer.lanes), new(layer.slots, 16, layer.lanes)
     record, adjoint = kept.records[-1], adjoints[-1]
     _launch(
@@ -161,13 +163,13 @@ def backward(
         activation_gradient.contiguous(),
         record,
         adjoint,
-        beta_gradients[0, -1],
+        beta_gradients[0, 0, -1],
         routing_lambda(iterations - 1, final_lambda),
         data_unit,
         layer.images,
         layer.positions,
         layer.parent_types,
-        iterations * layer.parents,
+        beta_step,
         constants=(layer.lanes,),
         warps=1,
     )
@@ -187,6 +189,7 @@ def backward(
             *layer.sizes,
             constants=(layer.child_tile, layer.lanes),
             warps=layer.child_warps,
+            most_registers=128,
         )
         if not layer.by_position:
             _launch(windows.gather_sums, layer.four_types, found, gradients, *layer.sizes, constants=(layer.lanes,))
@@ -202,10 +205,10 @@ def backward(
             normalisers,
             gradients,
             adjoints[t - 1],
-            beta_gradients[0, t - 1],
+            beta_gradients[0, 0, t - 1],
             routing_lambda(t - 1, final_lambda),
             data_unit,
-            iterations * layer.parents,
+            beta_step,
             *layer.sizes,
             constants=(*layer.parent_tile, layer.lanes),
             warps=layer.parent_warps,
@@ -260,7 +263,7 @@ def backward(
         layer.padded_types,
         constants=(32,),
     )
-    return out_pose, out_activation, weight_gradient, beta_gradients.sum((1, 2))
+    return out_pose, out_activation, weight_gradient, beta_gradients.sum((2, 3))
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
