@@ -24,13 +24,13 @@ from emcaps.routing.triton_kernels.edge import (
     add_vote_gradient_of_m,
     field,
     inverse,
-    issue_loads_first,
     load_field,
     load_four,
     load_matrix,
-    prefetch,
     log_joint,
     per_place,
+    prefetch_adjoint,
+    prefetch_record,
     readers,
     scaled,
     share_gradient,
@@ -176,6 +176,7 @@ def child_gradient(
 ):
     """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    THREADS: tl.constexpr = CHILDREN * BB // 2
     program = tl.program_id(0)
     groups = C // CHILDREN
     types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
@@ -199,27 +200,24 @@ def child_gradient(
     per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
 
     total = tl.zeros((CHILDREN, BB), DTYPE)
-    # What the next parent needs first is loaded while this one is worked on.
-    before = before_pointer + first_parent * (RECORD * BB) + fours
-    weight = load_matrix(weights, 4, DTYPE)
-    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
     for o in range(O):
-        record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
-        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
-        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
-        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
-        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
-        vote = votes(pose, weight, row_share, column_share)
-        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-        following = tl.minimum(o + 1, O - 1)
-        before = before_pointer + (first_parent + following) * (RECORD * BB) + fours
-        weight = load_matrix(weights + following * (C * 16), 4, DTYPE)
+        parent = first_parent + o
+        following = first_parent + tl.minimum(o + 1, O - 1)
+        prefetch_record(before_pointer + following * (RECORD * BB), THREADS, BB)
+        prefetch_record(record_pointer + following * (RECORD * BB), THREADS, BB)
+        prefetch_adjoint(adjoint_pointer + following * (ADJOINT * BB), THREADS, BB)
+        weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
+        before = before_pointer + parent * (RECORD * BB) + fours
         old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
         old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
         old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
+        vote = votes(pose, weight, row_share, column_share)
+        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+        adjoint = adjoint_pointer + parent * (ADJOINT * BB) + fours
+        mean = load_matrix(record_pointer + parent * (RECORD * BB) + fours + field(MEAN, BB), 4 * BB, DTYPE)
+        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
         gradient = share_gradient(vote, mean, quadratic, linear, constant)
         total += tl.exp(joint - largest) * per_total * gradient
     tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
@@ -434,7 +432,6 @@ def add_later_vote_gradients(
         largest = tl.load(normaliser + (t - 1) * normaliser_step * 2)
         per_total = tl.load(normaliser + (t - 1) * normaliser_step * 2 + BB)
         later = tl.load(child_gradient + (t - 1) * normaliser_step)
-        issue_loads_first()
         joint = log_joint(vote, old_mean, old_precision, old_log_peak)
         share = tl.exp(joint - largest) * per_total * activation
         joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
@@ -525,12 +522,8 @@ def input_gradient(
     for o in range(O):
         following = first_parent + tl.minimum(o + 1, O - 1)
         for t in range(iterations):
-            prefetch(
-                record_pointer + t * record_step + following * (RECORD * BB),
-                adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB),
-                CHILDREN,
-                BB,
-            )
+            prefetch_record(record_pointer + t * record_step + following * (RECORD * BB), CHILDREN * BB, BB)
+            prefetch_adjoint(adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB), CHILDREN * BB, BB)
         weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
         record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
         adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
@@ -538,7 +531,6 @@ def input_gradient(
         quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
         linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
         constant = load_field(adjoint, CONSTANT, BB, DTYPE)
-        issue_loads_first()
         vote = votes(pose, weight, row_share, column_share)
         activation_total += share_gradient(vote, mean, quadratic, linear, constant)
         gradient = add_later_vote_gradients(

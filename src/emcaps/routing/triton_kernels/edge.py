@@ -98,30 +98,32 @@ def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
     return matrix
 
 
-PREFETCH = tl.constexpr("{ prefetch.global.L1 [$1]; mov.b32 $0, 0; }")
-PF = tl.constexpr(int(os.environ.get("EM_PF", "1")))
-BAR = tl.constexpr(int(os.environ.get("EM_BAR", "1")))
+PREFETCH = tl.constexpr(
+    "{ .reg .pred wanted; setp.ne.s32 wanted, $2, 0; @wanted prefetch.global.L1 [$1]; mov.b32 $0, 0; }"
+)
 
 
 @triton.jit
-def prefetch(record, adjoint, ROWS: tl.constexpr, BB: tl.constexpr):
-    """Bring a parent's record, all but its spreads, and its adjoint record near: they are needed soon."""
-    if BB == 32 and not INTERPRETED and PF:
-        line = tl.arange(0, ROWS * BB)
-        # 32 lines hold the means and precisions, 4 the scalars, and 36 the adjoints.
-        first = tl.where(line < 32, line, tl.minimum(line + 16, RECORD - 1))
-        in_record = line < 36
-        second = tl.minimum(line - 36, ADJOINT - 1)
-        pointer = tl.where(in_record, record + first * BB, adjoint + second * BB)
-        if pointer.dtype.element_ty == tl.float32:
-            tl.inline_asm_elementwise(PREFETCH, "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1)
+def prefetch(pointer, wanted):
+    """Bring the lines of 128 bytes at `pointer` to the first-level cache, where `wanted`; it takes no registers."""
+    if not INTERPRETED:
+        operands = [pointer.to(tl.int64), wanted.to(tl.int32)]
+        tl.inline_asm_elementwise(PREFETCH, "=r,l,r", operands, dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def issue_loads_first():
-    """Keep the compiler from spreading the loads above over the arithmetic below, where each would be waited for."""
-    if BAR:
-        tl.debug_barrier()
+def prefetch_record(record, THREADS: tl.constexpr, BB: tl.constexpr):
+    """A parent's means, inverse variances and scalars."""
+    if BB == 32:  # a field of 32 images is a line of float32
+        line = tl.arange(0, THREADS)
+        prefetch(record + tl.where(line < SPREAD, line, line + LOG_PEAK - SPREAD) * BB, line < SPREAD + 4)
+
+
+@triton.jit
+def prefetch_adjoint(adjoint, THREADS: tl.constexpr, BB: tl.constexpr):
+    if BB == 32:
+        line = tl.arange(0, THREADS)
+        prefetch(adjoint + line * BB, line < ADJOINT)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
+from triton.runtime import driver
 
 from emcaps.routing.results import routing_lambda
 from emcaps.routing.triton_kernels import backward as backward_kernels
@@ -108,7 +109,6 @@ def forward(
                 *layer.sizes,
                 constants=(layer.child_tile, layer.lanes),
                 warps=layer.child_warps,
-                most_registers=128,
             )
             if not layer.by_position:
                 _launch(
@@ -189,7 +189,6 @@ def backward(
             *layer.sizes,
             constants=(layer.child_tile, layer.lanes),
             warps=layer.child_warps,
-            most_registers=128,
         )
         if not layer.by_position:
             _launch(windows.gather_sums, layer.four_types, found, gradients, *layer.sizes, constants=(layer.lanes,))
@@ -232,7 +231,6 @@ def backward(
         *layer.sizes,
         constants=(layer.gradient_tile, layer.lanes),
         warps=layer.gradient_warps,
-        most_registers=168,  # three programs to a multiprocessor instead of two
     )
     _launch(
         windows.gather_gradients,
@@ -280,7 +278,6 @@ def _launch(
     *arguments: Any,
     constants: tuple[Any, ...],
     warps: int = 4,
-    most_registers: int | None = None,
     layout: tuple[int, ...] = (),
 ) -> None:
     """Run a kernel whose compiled form depends on nothing but the constants, the types of its tensors and `layout`.
@@ -291,10 +288,13 @@ def _launch(
     if INTERPRETED:
         kernel[grid](*arguments, *constants, num_warps=warps)
         return
-    types = tuple(tensor.dtype for tensor in arguments[:4] if isinstance(tensor, Tensor))
-    key = kernel.fn, arguments[0].device, types, warps, constants, layout
+    device = arguments[0].get_device()
+    types = tuple([argument.dtype for argument in arguments[:4] if isinstance(argument, Tensor)])
+    key = kernel.fn, device, types, warps, constants, layout
     compiled = _compiled.get(key)
     if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps, maxnreg=most_registers)
-    else:
-        compiled[grid](*arguments, *constants)
+        _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps)
+        return
+    stream = driver.active.get_current_stream(device)
+    plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
+    compiled.run(*grid, stream, compiled.function, compiled.packed_metadata, None, None, None, *plain, *constants)
