@@ -29,8 +29,7 @@ from emcaps.routing.triton_kernels.edge import (
     load_matrix,
     log_joint,
     per_place,
-    prefetch_adjoint,
-    prefetch_record,
+    prefetch_parent,
     readers,
     scaled,
     share_gradient,
@@ -176,7 +175,6 @@ def child_gradient(
 ):
     """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    THREADS: tl.constexpr = CHILDREN * BB // 2
     program = tl.program_id(0)
     groups = C // CHILDREN
     types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
@@ -200,24 +198,28 @@ def child_gradient(
     per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
 
     total = tl.zeros((CHILDREN, BB), DTYPE)
+    # What the next parent needs first is loaded while this one is worked on.
+    before = before_pointer + first_parent * (RECORD * BB) + fours
+    weight = load_matrix(weights, 4, DTYPE)
+    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
     for o in range(O):
-        parent = first_parent + o
         following = first_parent + tl.minimum(o + 1, O - 1)
-        prefetch_record(before_pointer + following * (RECORD * BB), THREADS, BB)
-        prefetch_record(record_pointer + following * (RECORD * BB), THREADS, BB)
-        prefetch_adjoint(adjoint_pointer + following * (ADJOINT * BB), THREADS, BB)
-        weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
-        before = before_pointer + parent * (RECORD * BB) + fours
-        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-        vote = votes(pose, weight, row_share, column_share)
-        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-        adjoint = adjoint_pointer + parent * (ADJOINT * BB) + fours
-        mean = load_matrix(record_pointer + parent * (RECORD * BB) + fours + field(MEAN, BB), 4 * BB, DTYPE)
+        prefetch_parent(record_pointer + following * (RECORD * BB), adjoint_pointer + following * (ADJOINT * BB), BB)
+        record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
+        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
+        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
         quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
         linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
         constant = load_field(adjoint, CONSTANT, BB, DTYPE)
+        vote = votes(pose, weight, row_share, column_share)
+        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
+        before = before_pointer + following * (RECORD * BB) + fours
+        weight = load_matrix(weights + (following - first_parent) * (C * 16), 4, DTYPE)
+        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
+        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
+        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
         gradient = share_gradient(vote, mean, quadratic, linear, constant)
         total += tl.exp(joint - largest) * per_total * gradient
     tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
@@ -414,12 +416,12 @@ def add_later_vote_gradients(
     record_step,
     adjoint_step,
     normaliser_step,
-    iterations,
+    ITERATIONS: tl.constexpr,
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
     """dL/dV_ij of the iterations after the first, (12) and (15), added up; mean and pointers are the first's."""
-    for t in range(1, iterations):
+    for t in tl.static_range(1, ITERATIONS):
         before = record + (t - 1) * record_step
         current = adjoint + t * adjoint_step
         old_mean = mean
@@ -441,7 +443,7 @@ def add_later_vote_gradients(
 
 
 @triton.jit(
-    do_not_specialize=[*SIZES, "record_step", "adjoint_step", "normaliser_step", "iterations"],
+    do_not_specialize=[*SIZES, "record_step", "adjoint_step", "normaliser_step"],
     do_not_specialize_on_alignment=[
         "pose_pointer",
         "activation_pointer",
@@ -470,7 +472,6 @@ def input_gradient(
     record_step: tl.int64,
     adjoint_step: tl.int64,
     normaliser_step: tl.int64,
-    iterations,
     H,
     W,
     C,
@@ -483,6 +484,7 @@ def input_gradient(
     stride_x,
     shared,
     by_position,
+    ITERATIONS: tl.constexpr,
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
@@ -521,9 +523,12 @@ def input_gradient(
     activation_total = tl.zeros((CHILDREN, BB), DTYPE)
     for o in range(O):
         following = first_parent + tl.minimum(o + 1, O - 1)
-        for t in range(iterations):
-            prefetch_record(record_pointer + t * record_step + following * (RECORD * BB), CHILDREN * BB, BB)
-            prefetch_adjoint(adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB), CHILDREN * BB, BB)
+        for t in tl.static_range(ITERATIONS):
+            prefetch_parent(
+                record_pointer + t * record_step + following * (RECORD * BB),
+                adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB),
+                BB,
+            )
         weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
         record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
         adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
@@ -545,7 +550,7 @@ def input_gradient(
             record_step,
             adjoint_step,
             normaliser_step,
-            iterations,
+            ITERATIONS,
             BB,
             DTYPE,
         )

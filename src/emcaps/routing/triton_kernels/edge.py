@@ -112,18 +112,14 @@ def prefetch(pointer, wanted):
 
 
 @triton.jit
-def prefetch_record(record, THREADS: tl.constexpr, BB: tl.constexpr):
-    """A parent's means, inverse variances and scalars."""
+def prefetch_parent(record, adjoint, BB: tl.constexpr):
+    """A parent's record, all but its spreads, and its adjoint record: 128 threads, 72 lines."""
     if BB == 32:  # a field of 32 images is a line of float32
-        line = tl.arange(0, THREADS)
-        prefetch(record + tl.where(line < SPREAD, line, line + LOG_PEAK - SPREAD) * BB, line < SPREAD + 4)
-
-
-@triton.jit
-def prefetch_adjoint(adjoint, THREADS: tl.constexpr, BB: tl.constexpr):
-    if BB == 32:
-        line = tl.arange(0, THREADS)
-        prefetch(adjoint + line * BB, line < ADJOINT)
+        line = tl.arange(0, 128)
+        in_record = tl.where(line < SPREAD, line, line + LOG_PEAK - SPREAD)
+        own = SPREAD + 4
+        pointer = tl.where(line < own, record + in_record * BB, adjoint + (line - own) * BB)
+        prefetch(pointer, line < own + ADJOINT)
 
 
 @triton.jit

@@ -26,7 +26,6 @@ from emcaps.routing.triton_kernels.edge import (
     log_sigmoid,
     lowest,
     per_place,
-    prefetch_record,
     quotient,
     scaled,
     store_four,
@@ -333,25 +332,33 @@ def normaliser(
     child = ((block * H + row) * W + column) * C + types
     pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
     weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
-    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB)
+    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + fours
     row_share = scaled(row, per_place(H, shared, DTYPE))
     column_share = scaled(column, per_place(W, shared, DTYPE))
 
     largest = lowest(CHILDREN, BB, DTYPE)
     total = tl.zeros((CHILDREN, BB), DTYPE)
+    # The next parent is loaded while this one is worked on.
+    weight = load_matrix(weights, 4, DTYPE)
+    mean = load_matrix(records + field(MEAN, BB), 4 * BB, DTYPE)
+    precision = load_matrix(records + field(PRECISION, BB), 4 * BB, DTYPE)
+    log_peak = load_field(records, LOG_PEAK, BB, DTYPE)
     for o in range(O):
         following = tl.minimum(o + 1, O - 1)
-        prefetch_record(records + following * (RECORD * BB), CHILDREN * BB // 2, BB)
-        record = records + o * (RECORD * BB) + lane * 4
-        weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
-        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
-        log_peak = load_field(record, LOG_PEAK, BB, DTYPE)
+        record = records + following * (RECORD * BB)
+        next_weight = load_matrix(weights + following * (C * 16), 4, DTYPE)
+        next_mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        next_precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+        next_log_peak = load_field(record, LOG_PEAK, BB, DTYPE)
         vote = votes(pose, weight, row_share, column_share)
         joint = log_joint(vote, mean, precision, log_peak)
         new_largest = tl.maximum(largest, joint)
         total = total * tl.exp(largest - new_largest) + tl.exp(joint - new_largest)
         largest = new_largest
+        weight = next_weight
+        mean = next_mean
+        precision = next_precision
+        log_peak = next_log_peak
     if by_position:
         total = inverse(total)
     result = normaliser_pointer + (slot.to(tl.int64) * C + types) * (2 * BB) + lane

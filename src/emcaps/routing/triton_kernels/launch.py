@@ -109,6 +109,7 @@ def forward(
                 *layer.sizes,
                 constants=(layer.child_tile, layer.lanes),
                 warps=layer.child_warps,
+                most_registers=128,
             )
             if not layer.by_position:
                 _launch(
@@ -189,6 +190,7 @@ def backward(
             *layer.sizes,
             constants=(layer.child_tile, layer.lanes),
             warps=layer.child_warps,
+            most_registers=128,
         )
         if not layer.by_position:
             _launch(windows.gather_sums, layer.four_types, found, gradients, *layer.sizes, constants=(layer.lanes,))
@@ -227,9 +229,8 @@ def backward(
         slot_gradients,
         matrices,
         *steps,
-        iterations,
         *layer.sizes,
-        constants=(layer.gradient_tile, layer.lanes),
+        constants=(iterations, layer.gradient_tile, layer.lanes),
         warps=layer.gradient_warps,
     )
     _launch(
@@ -278,6 +279,7 @@ def _launch(
     *arguments: Any,
     constants: tuple[Any, ...],
     warps: int = 4,
+    most_registers: int | None = None,
     layout: tuple[int, ...] = (),
 ) -> None:
     """Run a kernel whose compiled form depends on nothing but the constants, the types of its tensors and `layout`.
@@ -293,7 +295,7 @@ def _launch(
     key = kernel.fn, device, types, warps, constants, layout
     compiled = _compiled.get(key)
     if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps)
+        _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps, maxnreg=most_registers)
         return
     stream = driver.active.get_current_stream(device)
     plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
