@@ -190,7 +190,7 @@ def backward(
             *layer.sizes,
             constants=(layer.child_tile, layer.lanes),
             warps=layer.child_warps,
-            most_registers=128,
+            most_registers=168,
         )
         if not layer.by_position:
             _launch(windows.gather_sums, layer.four_types, found, gradients, *layer.sizes, constants=(layer.lanes,))
@@ -232,6 +232,7 @@ def backward(
         *layer.sizes,
         constants=(iterations, layer.gradient_tile, layer.lanes),
         warps=layer.gradient_warps,
+        most_registers=168 if iterations <= 2 else None,  # three programs to a multiprocessor instead of two
     )
     _launch(
         windows.gather_gradients,
