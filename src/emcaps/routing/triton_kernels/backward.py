@@ -8,38 +8,36 @@ import triton
 import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
+    EPSILON,
+    SIZES,
+    add_pose_gradient,
+    add_vote_gradient_of_e,
+    add_vote_gradient_of_m,
+    inverse,
+    log_joint,
+    per_place,
+    readers,
+    scaled,
+    share_gradient,
+    votes,
+    zero_matrix,
+)
+from emcaps.routing.triton_kernels.forward import added, by_slice, locate, merge_slices, next_child
+from emcaps.routing.triton_kernels.memory import load_four, load_matrix, store_four, store_matrix, store_sums_over_lanes
+from emcaps.routing.triton_kernels.records import (
     ADJOINT,
     CONSTANT,
-    EPSILON,
     LINEAR,
     LOG_PEAK,
     MEAN,
     PRECISION,
     QUADRATIC,
     RECORD,
-    SIZES,
     SPREAD,
-    add_pose_gradient,
-    add_vote_gradient_of_e,
-    add_vote_gradient_of_m,
     field,
-    inverse,
     load_field,
-    load_four,
-    load_matrix,
-    log_joint,
-    per_place,
     prefetch_parent,
-    readers,
-    scaled,
-    share_gradient,
-    store_four,
-    store_matrix,
-    store_sums_over_lanes,
-    votes,
-    zero_matrix,
 )
-from emcaps.routing.triton_kernels.forward import added, by_slice, locate, merge_slices, next_child
 
 
 @triton.jit

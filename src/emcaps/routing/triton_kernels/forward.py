@@ -12,26 +12,19 @@ import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
     EPSILON,
-    LOG_PEAK,
-    MEAN,
-    PRECISION,
-    RECORD,
     SIZES,
-    SPREAD,
-    field,
     inverse,
-    load_field,
-    load_matrix,
     log_joint,
     log_sigmoid,
     lowest,
     per_place,
     quotient,
     scaled,
-    store_four,
     votes,
     zero_matrix,
 )
+from emcaps.routing.triton_kernels.memory import load_matrix, store_four
+from emcaps.routing.triton_kernels.records import LOG_PEAK, MEAN, PRECISION, RECORD, SPREAD, field, load_field
 
 
 @triton.jit

@@ -14,8 +14,8 @@ from emcaps.routing.results import routing_lambda
 from emcaps.routing.triton_kernels import backward as backward_kernels
 from emcaps.routing.triton_kernels import forward as forward_kernels
 from emcaps.routing.triton_kernels import packing, windows
-from emcaps.routing.triton_kernels.edge import ADJOINT, RECORD
 from emcaps.routing.triton_kernels.layer import Layer
+from emcaps.routing.triton_kernels.records import ADJOINT, RECORD
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _compiled: dict[tuple[Any, ...], Any] = {}

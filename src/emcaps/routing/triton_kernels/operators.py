@@ -16,8 +16,8 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from emcaps.routing.triton_kernels import launch
-from emcaps.routing.triton_kernels.edge import RECORD
 from emcaps.routing.triton_kernels.layer import known_layer, layer_of
+from emcaps.routing.triton_kernels.records import RECORD
 
 _INPUTS = (
     "(Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, SymInt[] stride, bool by_position, "

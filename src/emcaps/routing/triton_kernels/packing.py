@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import LOGIT, MEAN, RECORD, SIZES, field, readers
+from emcaps.routing.triton_kernels.edge import SIZES, readers
+from emcaps.routing.triton_kernels.records import LOGIT, MEAN, RECORD, field
 
 UNITS = tl.constexpr(4)  # capsules that one program moves
 
