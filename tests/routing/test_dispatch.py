@@ -190,8 +190,8 @@ def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "value", "reason"),
     [
-        ("importlib.util.find_spec", lambda name: None, "the package triton is not installed"),
-        ("emcaps.routing.dispatch._version_of", lambda name: "3.5.1", "need triton 3.6 or newer, not 3.5.1"),
+        ("emcaps.routing.dispatch._triton_version", lambda: None, "the package triton is not installed"),
+        ("emcaps.routing.dispatch._triton_version", lambda: "3.5.1", "need triton 3.6 or newer, not 3.5.1"),
         ("torch.cuda.get_device_capability", lambda index: (6, 1), "compute capability 7.0 or more, not 6.1"),
         ("torch.version.hip", "7.0", "this torch is for AMD's"),
     ],

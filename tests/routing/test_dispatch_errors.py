@@ -174,7 +174,7 @@ def test_an_explicit_choice_runs_or_says_why_not(routing, inputs, impl, device, 
 
 def test_every_reason_is_given(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("emcaps.routing.dispatch._triton_version", lambda: None)
     text = message(conv_routing, CONV, impl="triton")
     assert "the package triton is not installed" in text
     assert "CUDA device" in text

@@ -101,6 +101,21 @@ def test_compile_in_one_graph(backend, device):
             assert torch.equal(got[name], want[name]), name
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("impl", ["reference", "triton"])
+def test_compile_with_sizes_and_numbers_that_may_change(impl, device):
+    def routed(*tensors, final_lambda):
+        return conv_routing(*tensors, iterations=2, final_lambda=final_lambda, impl=impl)
+
+    compiled = torch.compile(routed, backend="aot_eager", fullgraph=True, dynamic=True)
+    for batch, final_lambda in ((2, 1.0), (3, 1.5), (5, 2.0)):
+        inputs = conv_inputs(batch, grid=(1, 2), kernel=(1, 1), child_types=1, parent_types=1)
+        want = on(device, routed)(*inputs, final_lambda=final_lambda)
+        got = on(device, compiled)(*inputs, final_lambda=final_lambda)
+        assert torch.equal(got.pose, want.pose)
+        assert torch.equal(got.activation, want.activation)
+
+
 class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()

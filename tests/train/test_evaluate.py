@@ -74,6 +74,16 @@ def test_evaluate_leaves_the_network_in_the_mode_it_was_in():
         assert network.training is mode
 
 
+def test_an_interrupted_evaluation_leaves_the_network_in_training():
+    def interrupt(_done, _total):
+        raise KeyboardInterrupt
+
+    network = BrightestQuarter().train()
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(network, quarters([0]), torch.tensor([0]), crop=32, classes=4, on_progress=interrupt)
+    assert network.training
+
+
 def test_class_scores_of_capsules_and_of_logits():
     activation = torch.tensor([[0.2, 0.9]])
     assert torch.equal(class_scores(RoutingOutput(torch.zeros(1, 2, 4, 4), activation)), activation)
@@ -81,20 +91,22 @@ def test_class_scores_of_capsules_and_of_logits():
 
 
 @pytest.mark.parametrize(
-    ("name", "crop", "impl", "images"),
+    ("name", "crop", "impl", "free", "images"),
     [
-        ("small", 32, "triton", 2048),
-        ("small", 48, "triton", 910),
-        ("tiny", 16, "reference", 2048),
-        ("small", 32, "reference", 196),
-        ("full", 32, "reference", 32),
-        ("cnn", 32, "reference", 2048),
+        ("small", 32, "triton", 80, 2048),
+        ("small", 48, "triton", 80, 910),
+        ("tiny", 16, "reference", 80, 2048),
+        ("small", 32, "reference", 80, 196),
+        ("full", 32, "reference", 80, 32),
+        ("small", 32, "reference", 4, 49),
+        ("cnn", 32, "reference", 80, 2048),
     ],
 )
-def test_images_at_a_time_on_a_gpu(monkeypatch, name, crop, impl, images):
-    """The reference takes about 65 MiB an image with the small network, and 540 MiB with the full one."""
+def test_images_at_a_time_on_a_gpu(monkeypatch, name, crop, impl, free, images):
+    """The reference takes about 65 MiB an image with the small network, and 540 MiB with the full one; free GiB."""
     evaluation = importlib.import_module("emcaps.train.evaluate")  # the package's name `evaluate` is the function
     monkeypatch.setattr(evaluation, "choose_implementation", lambda _wanted, _device: impl)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free * 2**30, 80 * 2**30))
     config = preset(name).override({"data.crop": crop})
     assert images_at_a_time(config, torch.device("cuda")) == images
     assert images_at_a_time(config, torch.device("cpu")) == 32

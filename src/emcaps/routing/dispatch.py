@@ -7,7 +7,7 @@ Dims as in results.py. An explicit `impl` runs that implementation or raises wit
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import importlib.util
 import logging
 import os
@@ -181,9 +181,9 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _lacks_of_triton() -> list[str]:
-    if importlib.util.find_spec("triton") is None:
+    version = _triton_version()
+    if version is None:
         return ["the package triton is not installed (it comes with torch for CUDA on Linux)"]
-    version = _version_of("triton")
     if tuple(int(part) for part in version.split(".")[:2]) < (3, 6):
         return [f"its kernels need triton 3.6 or newer, not {version} (it comes with torch 2.10)"]
     return []
@@ -200,8 +200,12 @@ def _lacks_of_gpu(index: int | None) -> list[str]:
 
 
 @functools.cache
-def _version_of(package: str) -> str:
-    return importlib.metadata.version(package)
+def _triton_version() -> str | None:
+    """None without Triton. Asked of the module itself: its package goes by more than one name."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    version: str = importlib.import_module("triton").__version__
+    return version
 
 
 def checked_options(options: RoutingOptions) -> RoutingOptions:

@@ -18,7 +18,7 @@ from emcaps.routing.dispatch import choose_implementation
 from emcaps.train.run_folder import write_json
 
 REFERENCE_MEMORY = 16 * 2**30
-"""Bytes on a GPU that an evaluation by the reference implementation may take."""
+"""Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
 
 
 class Evaluation(NamedTuple):
@@ -52,18 +52,20 @@ def evaluate(
     network.eval()
     finite = torch.ones((), dtype=torch.bool, device=images.device)
     counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
-    for start in range(0, len(images), batch_size):
-        batch = evaluation_crops(images[start : start + batch_size], crop, crops)
-        with torch.no_grad():
-            scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
-        if crops > 1:
-            scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
-        finite &= scores.isfinite().all()
-        given = scores.sum(1).argmax(-1)
-        counts += torch.bincount(labels[start : start + batch_size] * classes + given, minlength=classes * classes)
-        if on_progress is not None:
-            on_progress(min(start + batch_size, len(images)), len(images))
-    network.train(was_training)
+    try:
+        for start in range(0, len(images), batch_size):
+            batch = evaluation_crops(images[start : start + batch_size], crop, crops)
+            with torch.no_grad():
+                scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
+            if crops > 1:
+                scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+            finite &= scores.isfinite().all()
+            given = scores.sum(1).argmax(-1)
+            counts += torch.bincount(labels[start : start + batch_size] * classes + given, minlength=classes * classes)
+            if on_progress is not None:
+                on_progress(min(start + batch_size, len(images)), len(images))
+    finally:
+        network.train(was_training)
     if not finite:
         raise ValueError("the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use")
     confusion: list[list[int]] = counts.view(classes, classes).tolist()
@@ -110,7 +112,8 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
         9 * network.conv1_types * (math.prod(first) * network.primary_types + math.prod(second) * network.conv2_types)
     )
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
-    return max(1, min(2048, REFERENCE_MEMORY // (votes * bytes_each)))
+    memory = min(REFERENCE_MEMORY, torch.cuda.mem_get_info(device)[0])
+    return max(1, min(2048, memory // (votes * bytes_each)))
 
 
 def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:
