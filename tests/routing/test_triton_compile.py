@@ -1,8 +1,8 @@
 """The kernels compile for a GPU, also on a machine that has none: what the interpreter cannot show.
 
 Run as a program, this file compiles what a forward and a backward pass launch, and prints for each kernel the registers
-and the bytes of stack that a thread takes, and how what it sums over a warp is laid out. It is run in a process of its own, because
-a process that interprets Triton cannot compile it.
+and the bytes of stack that a thread takes, and how what it sums over a warp is laid out. That is a process of its own,
+because one that interprets Triton cannot compile it.
 """
 
 import contextlib

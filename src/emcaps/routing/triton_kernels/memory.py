@@ -1,7 +1,6 @@
 """Between memory and registers: four numbers at a time, ahead of time, and summed over the lanes of a warp.
 
-What Triton has no word for is written in PTX, for float32 (and bfloat16 in) on a GPU. The plain form beside it does the
-same for float64 and in the interpreter.
+What Triton has no word for is written in PTX; the plain form beside it does the same in the interpreter.
 """
 
 import os
@@ -11,8 +10,9 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
-# Four numbers that lie side by side, in one load: float32 as they are, bfloat16 with zeros behind.
+# Four numbers that lie side by side, and the letter of PTX for what they become; bfloat16 gets zeros behind.
 FOUR_FLOATS = tl.constexpr("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];")
+FOUR_DOUBLES = tl.constexpr("ld.global.v2.f64 {$0, $1}, [$4]; ld.global.v2.f64 {$2, $3}, [$4 + 16];")
 FOUR_BFLOATS = tl.constexpr(
     "{ .reg .b32 low, high; ld.global.v2.b32 {low, high}, [$4]; shl.b32 $0, low, 16; and.b32 $1, low, 0xffff0000; "
     "shl.b32 $2, high, 16; and.b32 $3, high, 0xffff0000; }"
@@ -23,16 +23,19 @@ FOUR_BFLOATS = tl.constexpr(
 def load_four(pointer, DTYPE: tl.constexpr):
     """The four numbers at `pointer`, which has to be a multiple of four of them."""
     KIND: tl.constexpr = pointer.dtype.element_ty
-    if INTERPRETED or tl.float32 != DTYPE or (tl.float32 != KIND and tl.bfloat16 != KIND):
-        a = tl.load(pointer).to(DTYPE)
-        b = tl.load(pointer + 1).to(DTYPE)
-        c = tl.load(pointer + 2).to(DTYPE)
-        d = tl.load(pointer + 3).to(DTYPE)
+    FLOATS: tl.constexpr = (tl.float32, tl.float32, tl.float32, tl.float32)
+    DOUBLES: tl.constexpr = (tl.float64, tl.float64, tl.float64, tl.float64)
+    if not INTERPRETED and tl.float32 == KIND and tl.float32 == DTYPE:
+        four = tl.inline_asm_elementwise(FOUR_FLOATS, "=f,=f,=f,=f,l", [pointer], dtype=FLOATS, is_pure=False, pack=1)
+    elif not INTERPRETED and tl.bfloat16 == KIND and tl.float32 == DTYPE:
+        four = tl.inline_asm_elementwise(FOUR_BFLOATS, "=f,=f,=f,=f,l", [pointer], dtype=FLOATS, is_pure=False, pack=1)
+    elif not INTERPRETED and tl.float64 == KIND:
+        four = tl.inline_asm_elementwise(FOUR_DOUBLES, "=d,=d,=d,=d,l", [pointer], dtype=DOUBLES, is_pure=False, pack=1)
     else:
-        FOUR: tl.constexpr = FOUR_FLOATS if tl.float32 == KIND else FOUR_BFLOATS
-        TYPES: tl.constexpr = (tl.float32, tl.float32, tl.float32, tl.float32)
-        a, b, c, d = tl.inline_asm_elementwise(FOUR, "=f,=f,=f,=f,l", [pointer], dtype=TYPES, is_pure=False, pack=1)
-    return a, b, c, d
+        four = ()
+        for k in tl.static_range(4):
+            four = four + (tl.load(pointer + k).to(DTYPE),)
+    return four
 
 
 @triton.jit
@@ -44,20 +47,27 @@ def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
     return matrix
 
 
-STORE_FOUR = tl.constexpr(
+STORE_FLOATS = tl.constexpr(
     "{ .reg .pred known; setp.ne.s32 known, $6, 0; @known st.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0; }"
+)
+STORE_DOUBLES = tl.constexpr(
+    "{ .reg .pred known; setp.ne.s32 known, $6, 0; @known st.global.v2.f64 [$1], {$2, $3}; "
+    "@known st.global.v2.f64 [$1 + 16], {$4, $5}; mov.b32 $0, 0; }"
 )
 
 
 @triton.jit
 def store_four(pointer, four, known):
     """Four numbers side by side at `pointer`, where `known`."""
-    if INTERPRETED or tl.float32 != pointer.dtype.element_ty:
+    if INTERPRETED:
         for k in tl.static_range(4):
             tl.store(pointer + k, four[k], mask=known)
     else:
         operands = [pointer.to(tl.int64), four[0], four[1], four[2], four[3], known.to(tl.int32)]
-        tl.inline_asm_elementwise(STORE_FOUR, "=r,l,f,f,f,f,r", operands, dtype=tl.int32, is_pure=False, pack=1)
+        if pointer.dtype.element_ty == tl.float32:
+            tl.inline_asm_elementwise(STORE_FLOATS, "=r,l,f,f,f,f,r", operands, dtype=tl.int32, is_pure=False, pack=1)
+        else:
+            tl.inline_asm_elementwise(STORE_DOUBLES, "=r,l,d,d,d,d,r", operands, dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
