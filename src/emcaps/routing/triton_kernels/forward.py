@@ -58,20 +58,32 @@ def merge_slices(rows, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.const
 
 
 @triton.jit
+def from_the_nearer(step, data, total):
+    """Whether a mean that moves by `step` of a difference ends nearer to what it moves to, and its move from there.
+
+    The mean plus all but all of the difference would be off by a rounding of the difference, and (10) multiplies that
+    by the inverse variance.
+    """
+    nearer = step > 0.5
+    return nearer, tl.where(nearer, -data / total, step)
+
+
+@triton.jit
 def merged(n, m0, m1, m2, m3, s0, s1, s2, s3, n_, m0_, m1_, m2_, m3_, s0_, s1_, s2_, s3_):
     """Two slices' data, means of four elements and squared distances from them, by Chan's rule.
 
-    Means that agree stay what they are to the last bit: (10) would multiply their rounding by the inverse variance.
+    Means that agree stay what they are to the last bit.
     """
     total = n + n_
     step = tl.where(total > 0, n_ / total, 0.0)
     pull = n * step
+    nearer, factor = from_the_nearer(step, n, total)
     return (
         total,
-        m0 + step * (m0_ - m0),
-        m1 + step * (m1_ - m1),
-        m2 + step * (m2_ - m2),
-        m3 + step * (m3_ - m3),
+        tl.fma(factor, m0_ - m0, tl.where(nearer, m0_, m0)),
+        tl.fma(factor, m1_ - m1, tl.where(nearer, m1_, m1)),
+        tl.fma(factor, m2_ - m2, tl.where(nearer, m2_, m2)),
+        tl.fma(factor, m3_ - m3, tl.where(nearer, m3_, m3)),
         s0 + s0_ + pull * (m0_ - m0) * (m0_ - m0),
         s1 + s1_ + pull * (m1_ - m1) * (m1_ - m1),
         s2 + s2_ + pull * (m2_ - m2) * (m2_ - m2),
@@ -225,11 +237,12 @@ def m_step(
         new_data = data + share
         step = tl.where(new_data > 0, share / new_data, 0.0)
         pull = data * step
+        nearer, factor = from_the_nearer(step, data, new_data)
         new_mean = ()
         new_spread = ()
         for h in tl.static_range(16):
             difference = vote[h] - mean[h]
-            new_mean = new_mean + (mean[h] + step * difference,)
+            new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], mean[h])),)
             new_spread = new_spread + (spread[h] + pull * (difference * difference),)
         data = new_data
         mean = new_mean
