@@ -72,7 +72,24 @@ def test_the_table_of_speeds_is_what_the_recorded_rows_say():
 
     rows = read_rows(ROOT / "results/bench/h200.csv")
     assert markdown_table(rows) in README
-    (step,) = (row for row in rows if (row.what, row.implementation) == ("training step", "fused, graph"))
-    (plain,) = (row for row in rows if (row.what, row.implementation) == ("training step", "reference"))
-    assert f"takes {step.images_per_s:,.0f} images a second" in README
-    assert f"It needs {step.peak_mib:,.0f} MiB of GPU memory, the reference's {plain.peak_mib:,.0f}." in README
+    steps = {
+        (row.network, row.batch, row.implementation): row
+        for row in rows
+        if row.what == "training step" and row.iterations == (2 if row.network == "small" else 3)
+    }
+    graph, reference = "fused, graph", "reference"
+    speeds = [f"{steps['small', batch, graph].images_per_s:,.0f}" for batch in (64, 4096)]
+    assert f"takes {speeds[0]} images a second, at\nbatch 4,096 it takes {speeds[1]}." in README
+    memory = {key: f"{row.peak_mib:,.0f}" for key, row in steps.items()}
+    assert (
+        f"It needs {memory['small', 64, graph]} MiB of GPU memory at batch 64, the reference's "
+        f"{memory['small', 64, reference]}; the full network's needs {memory['full', 64, graph]} MiB, the reference's "
+        f"{memory['full', 64, reference]}." in README
+    )
+
+
+def test_the_tests_on_a_gpu_are_as_many_as_their_record_lists():
+    record = (ROOT / "results/gpu-tests/h200.txt").read_text(encoding="utf-8")
+    listed = [line for line in record.splitlines() if line.startswith("tests/")]
+    assert f"[{len(listed)} passed](results/gpu-tests/h200.txt)" in README
+    assert f"{len(listed)} passed, none failed" in record
