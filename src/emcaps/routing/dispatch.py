@@ -152,10 +152,12 @@ def choose_implementation(impl: str, device: torch.device | None = None) -> str:
     """
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl == "auto":
-        on_gpu = device is not None and device.type == "cuda"
-        choice = "triton" if on_gpu and not unavailable("triton", device) else "reference"
+        fused = {"cuda": "triton", "cpu": "numba"}.get(device.type if device is not None else "cpu", "reference")
+        choice = "reference" if unavailable(fused, device) else fused
         if not torch.compiler.is_compiling():
             log_choice(choice)
+            if choice == "reference" and fused == "numba":
+                hint_at_numba()
         return choice
     reasons = unavailable(impl, device)
     if reasons:
@@ -167,9 +169,12 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
     """Every reason why an implementation cannot run (on that device); none for one that can."""
     if impl == "reference":
         return []
-    if impl != "triton":
-        return [f"this version of emcaps has no {impl} kernels"]
-    reasons: list[str] = _lacks_of_triton()
+    if impl == "numba":
+        reasons: list[str] = [] if _has_numba() else ["the package numba is not installed: pip install 'emcaps[numba]'"]
+        if device is not None and device.type != "cpu":
+            reasons.append(f"its kernels need tensors on a CPU, not on {device}")
+        return reasons
+    reasons = _lacks_of_triton()
     # Triton's interpreter runs the kernels on a CPU: slowly, for tests.
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if device is not None and device.type != "cuda" and not interpreted:
@@ -200,6 +205,11 @@ def _lacks_of_gpu(index: int | None) -> list[str]:
 
 
 @functools.cache
+def _has_numba() -> bool:
+    return importlib.util.find_spec("numba") is not None
+
+
+@functools.cache
 def _triton_version() -> str | None:
     """None without Triton. Asked of the module itself: its package goes by more than one name."""
     if importlib.util.find_spec("triton") is None:
@@ -224,6 +234,12 @@ def checked_options(options: RoutingOptions) -> RoutingOptions:
 
 
 @functools.cache
+def hint_at_numba() -> None:
+    """Say once per process what would make a CPU fast."""
+    logger.warning("EM routing is far faster on a CPU with numba: pip install 'emcaps[numba]'")
+
+
+@functools.cache
 def log_choice(impl: str) -> None:
     """Say once per process what "auto" runs."""
     logger.info("impl='auto' runs the %s implementation of EM routing", impl)
@@ -242,8 +258,8 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
-        if chosen == "triton":
-            return _fused(inputs, stride, settings, low_precision)
+        if chosen != "reference":
+            return _fused(chosen, inputs, stride, settings, low_precision)
         for step in _reference_steps(inputs, stride, settings):
             last = RoutingOutput(step.mean, step.activation)  # one at a time, so that earlier assignments are freed
     return last
@@ -267,9 +283,16 @@ def _reference_steps(inputs: Inputs, stride: Pair | None, settings: RoutingSetti
 
 
 def _fused(
-    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, low_precision: torch.dtype | None
+    chosen: str,
+    inputs: Inputs,
+    stride: Pair | None,
+    settings: RoutingSettings,
+    low_precision: torch.dtype | None,
 ) -> RoutingOutput:
-    from emcaps.routing.triton_kernels.operators import fused_routing
+    if chosen == "triton":
+        from emcaps.routing.triton_kernels.operators import fused_routing
+    else:
+        from emcaps.routing.numba_kernels.operators import fused_routing
 
     pose, activation, weight, beta_u, beta_a = inputs
     height, width, child_types = activation.shape[1:]
@@ -277,7 +300,9 @@ def _fused(
     if settings.data_scaling == "mean":
         grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
         unit = mean_data((height, width), child_types, grid, weight.shape[-3])
-    if low_precision == torch.bfloat16 and pose.dtype == torch.float32:  # float16 has too little range for poses
+    if (
+        chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32
+    ):  # float16 has too little range for poses
         pose, weight = pose.bfloat16(), weight.bfloat16()
     outputs = fused_routing(
         pose,

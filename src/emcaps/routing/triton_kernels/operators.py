@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from emcaps.routing.modes import nobody_watches, refuse_second_derivatives
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.layer import known_layer, layer_of
 from emcaps.routing.triton_kernels.records import RECORD
@@ -43,22 +42,13 @@ def fused_routing(
     inputs = pose, activation, weight, beta_u, beta_a
     settings: tuple[Any, ...] = list(stride), by_position, iterations, final_lambda, variance_floor, data_unit
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    if _nobody_watches(inputs):
+    if nobody_watches(inputs):
         out_pose, out_activation = _Routing.apply(*inputs, *settings) if learns else _run(*inputs, *settings)[:2]
     elif learns:
         out_pose, out_activation, *_ = route_and_keep(*inputs, *settings)
     else:
         out_pose, out_activation = route(*inputs, *settings)
     return out_pose, out_activation
-
-
-def _nobody_watches(inputs: tuple[Tensor, ...]) -> bool:
-    """No compiler, tracer or other mode that has to see operators, and no tensors that have their own idea of them."""
-    return (
-        not torch.compiler.is_compiling()
-        and not is_in_torch_dispatch_mode()
-        and all(type(tensor) in (Tensor, Parameter) for tensor in inputs)
-    )
 
 
 @torch.library.custom_op("emcaps::route", mutates_args=(), schema=f"{_INPUTS} -> (Tensor, Tensor)")
@@ -184,8 +174,7 @@ def _differentiate(
 def _gradients(
     backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    if torch.is_grad_enabled():  # only where a graph of the gradients is asked for: it would lack what these depend on
-        raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")
+    refuse_second_derivatives()
     *gradients, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
     # Poses and matrices may have come in bfloat16; everything between is float32.
     typed = [gradient.to(dtype) for gradient, dtype in zip((*gradients, *betas.unbind()), ctx.dtypes, strict=True)]

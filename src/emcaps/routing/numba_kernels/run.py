@@ -1,0 +1,239 @@
+"""From tensors to the kernels and back: buffers, padding, threads."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from emcaps.routing.numba_kernels.kernels import LANES, ROWS, backward_images, forward_images
+from emcaps.routing.results import routing_lambda
+
+logger = logging.getLogger("emcaps")
+_compiled: set[object] = set()
+
+CHUNKS = 16
+"""Groups of images whose matrix gradients are added up apart: as many whatever the threads, so that no bit changes."""
+
+
+class Shape(NamedTuple):
+    """The sizes of one layer; a class layer is one window over the whole grid, with shared matrices."""
+
+    images: int
+    child_grid: tuple[int, int]
+    child_types: int
+    parent_grid: tuple[int, int]
+    parent_types: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    shared: bool
+    by_position: bool
+
+    @property
+    def lanes(self) -> int:
+        return -(-self.parent_types // LANES) * LANES
+
+    @property
+    def positions(self) -> int:
+        return self.parent_grid[0] * self.parent_grid[1]
+
+    @property
+    def slots(self) -> int:
+        return self.kernel[0] * self.kernel[1] * self.child_types
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What the kernels take."""
+        return (
+            *self.parent_grid,
+            self.parent_types,
+            *self.kernel,
+            *self.stride,
+            int(self.shared),
+            int(self.by_position),
+        )
+
+    def records(self, iterations: int) -> tuple[int, ...]:
+        return (self.images, iterations, self.positions, ROWS, 4 * self.lanes)
+
+    def assignments(self, iterations: int) -> tuple[int, ...]:
+        return (self.images, iterations - 1, self.positions, self.slots, self.lanes)
+
+
+def shape_of(pose: Sequence[int], weight: Sequence[int], stride: Sequence[int], by_position: bool) -> Shape:
+    images, height, width, child_types = pose[:4]
+    shared = len(weight) == 4
+    kernel = (height, width) if shared else (weight[0], weight[1])
+    grid = ((height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1)
+    pair = (stride[0], stride[1])
+    return Shape(
+        images, (height, width), child_types, grid, weight[-3], kernel, pair, shared, by_position and not shared
+    )
+
+
+def forward(
+    inputs: Sequence[Tensor],
+    shape: Shape,
+    keep: bool,
+    iterations: int,
+    final_lambda: float,
+    variance_floor: float,
+    data_unit: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pose, activation, and with `keep` what the backward pass needs: records and assignments."""
+    pose, activation, weight, beta_u, beta_a = (tensor.detach().contiguous() for tensor in inputs)
+    new = pose.new_empty
+    records = new(shape.records(iterations) if keep else 0)
+    assignments = new(shape.assignments(iterations) if keep else 0)
+    out_pose, out_activation = new(*shape.output, 4, 4), new(shape.output)
+    packed = _pack_weight(weight, shape).numpy()
+    settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, shape.sizes
+    lowest = float(np.finfo(packed.dtype).min)
+    children = pose.flatten(-2).numpy(), activation.numpy()
+    outputs = _by_position(out_pose.flatten(-2), shape), _by_position(out_activation, shape)
+
+    def some(images: slice) -> None:
+        if keep:
+            kept = records[images].numpy(), assignments[images].numpy()
+        else:
+            one = shape._replace(images=1)
+            kept = np.empty(one.records(1), packed.dtype), np.empty(one.assignments(2), packed.dtype)
+        forward_images(
+            children[0][images],
+            children[1][images],
+            packed,
+            beta_u.numpy(),
+            beta_a.numpy(),
+            *settings,
+            lowest,
+            *kept,
+            outputs[0][images],
+            outputs[1][images],
+        )
+
+    _in_threads(some, _chunks(shape.images), ("forward", pose.dtype))
+    return out_pose, out_activation, records, assignments
+
+
+def backward(
+    pose_gradient: Tensor,
+    activation_gradient: Tensor,
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    records: Tensor,
+    assignments: Tensor,
+    shape: Shape,
+    final_lambda: float,
+    data_unit: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of pose, activation, weight and, stacked, of beta_u and beta_a."""
+    pose, activation = pose.detach().contiguous(), activation.detach().contiguous()
+    out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
+    packed = _pack_weight(weight.detach(), shape).numpy()
+    chunks = _chunks(shape.images)
+    weight_gradients = np.zeros((len(chunks), *packed.shape), packed.dtype)
+    beta_gradients = np.zeros((len(chunks), 2, shape.lanes), packed.dtype)
+    children = pose.flatten(-2).numpy(), activation.numpy()
+    of_outputs = (
+        _by_position(pose_gradient.contiguous().flatten(-2), shape),
+        _by_position(activation_gradient.contiguous(), shape),
+    )
+    of_children = out_pose.flatten(-2).numpy(), out_activation.numpy()
+    settings = _lambdas(records.shape[1], final_lambda), data_unit, shape.sizes
+
+    def some(images: slice) -> None:
+        chunk = chunks.index(images)
+        backward_images(
+            children[0][images],
+            children[1][images],
+            packed,
+            *settings,
+            records[images].numpy(),
+            assignments[images].numpy(),
+            of_outputs[0][images],
+            of_outputs[1][images],
+            of_children[0][images],
+            of_children[1][images],
+            weight_gradients[chunk],
+            beta_gradients[chunk],
+        )
+
+    _in_threads(some, chunks, ("backward", pose.dtype))
+    found = torch.from_numpy(weight_gradients.sum(0)).unflatten(-1, (4, shape.lanes)).flatten(2, 3)
+    matrices = found[..., : shape.parent_types].transpose(-1, -2).reshape(weight.shape)
+    betas = torch.from_numpy(beta_gradients.sum(0))[:, : shape.parent_types].contiguous()
+    return out_pose, out_activation, matrices.contiguous(), betas
+
+
+def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
+    """(K, C, 4, 4 L): parent types side by side, padded with zeros."""
+    rows = weight.reshape(-1, shape.child_types, shape.parent_types, 16).transpose(-1, -2)
+    padded = F.pad(rows, (0, shape.lanes - shape.parent_types))
+    return padded.reshape(-1, shape.child_types, 4, 4 * shape.lanes).contiguous()
+
+
+def _by_position(tensor: Tensor, shape: Shape) -> Any:
+    """(B, P, O, ...) as an array, of outputs with or without a parent grid."""
+    return (
+        tensor.detach()
+        .reshape(shape.images, shape.positions, shape.parent_types, *tensor.shape[len(shape.output) :])
+        .numpy()
+    )
+
+
+def _lambdas(iterations: int, final_lambda: float) -> Any:
+    return np.array([routing_lambda(t, final_lambda) for t in range(iterations)])
+
+
+def _chunks(images: int) -> list[slice]:
+    """At most CHUNKS groups of consecutive images, as even as can be."""
+    groups = min(CHUNKS, images)
+    edges = [images * group // groups for group in range(groups + 1)] if images else []
+    return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+
+
+def _in_threads(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object) -> None:
+    """The kernels let go of Python's lock, so plain threads do; as many as torch uses."""
+    if kernel not in _compiled and chunks:
+        with _announcing():
+            work(chunks[0])
+        _compiled.add(kernel)
+        chunks = chunks[1:]
+    threads = min(torch.get_num_threads(), len(chunks))
+    if threads <= 1:
+        for chunk in chunks:
+            work(chunk)
+    else:
+        list(_pool(threads).map(work, chunks))
+
+
+@contextmanager
+def _announcing() -> Iterator[None]:
+    """Say so if this takes long: then it compiles, and does not load what was compiled before."""
+    line = "compiling the CPU kernels, which takes about ten seconds and is done once: the result is kept on disk"
+    timer = threading.Timer(1.5, logger.warning, [line])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "emcaps")
