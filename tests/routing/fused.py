@@ -46,6 +46,11 @@ def fused(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
     return outputs_and_gradients(on(device, routing_of(inputs)), inputs, impl="triton", **options)
 
 
+def on_cpu(inputs: Inputs, device: str = "cpu", **options: Any) -> dict[str, Tensor]:
+    """Outputs and gradients by name, of the kernels for CPUs, wherever the rest of the tests runs."""
+    return outputs_and_gradients(routing_of(inputs), inputs, impl="numba", **options)
+
+
 def layer_for(inputs: Inputs, **options: Any) -> Layer:
     """The sizes and tiles that the kernels choose for such a call."""
     stride = as_pair("stride", options.get("stride", 1))

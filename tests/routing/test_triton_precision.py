@@ -30,14 +30,14 @@ NETWORKS = {
 STRIDES = {"small network 1": 2, "32 types 1": 2}
 
 
-def assert_as_good_as_the_reference(inputs, device, draws, **options):
+def assert_as_good_as_the_reference(inputs, device, draws, routed=fused, **options):
     """Errors of all outputs and gradients, as |got - want| / |want|, against the float64 reference."""
     exact = reference(inputs, device, **options)
     limits = dict.fromkeys(exact, FLOOR)
     for problem in (inputs, *(nudged(inputs, seed) for seed in range(draws))):
         for name, got in reference(problem.to(torch.float32), device, **options).items():
             limits[name] = max(limits[name], 2 * relative_error(got, exact[name]) + FLOOR)
-    got = fused(inputs.to(torch.float32), device, **options)
+    got = routed(inputs.to(torch.float32), device, **options)
     for name, want in exact.items():
         assert got[name].dtype == torch.float32
         assert limits[name] < 0.1, f"{name}: the reference itself is off by too much to be a measure"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.numba_kernels.kernels import LANES, ROWS, backward_images, forward_images
+from emcaps.routing.numba_kernels.kernels import BLOCK, LANES, RECORD, backward_images, forward_images
 from emcaps.routing.results import routing_lambda
 
 logger = logging.getLogger("emcaps")
 _compiled: set[object] = set()
+PATIENCE = 1.5
+"""Seconds after which a first call says that it compiles; loading from disk is quicker."""
 
 CHUNKS = 16
 """Groups of images whose matrix gradients are added up apart: as many whatever the threads, so that no bit changes."""
@@ -40,8 +42,8 @@ class Shape(NamedTuple):
     by_position: bool
 
     @property
-    def lanes(self) -> int:
-        return -(-self.parent_types // LANES) * LANES
+    def groups(self) -> int:
+        return -(-self.parent_types // LANES)
 
     @property
     def positions(self) -> int:
@@ -68,10 +70,10 @@ class Shape(NamedTuple):
         )
 
     def records(self, iterations: int) -> tuple[int, ...]:
-        return (self.images, iterations, self.positions, ROWS, 4 * self.lanes)
+        return (self.images, iterations, self.positions, self.groups, RECORD)
 
     def assignments(self, iterations: int) -> tuple[int, ...]:
-        return (self.images, iterations - 1, self.positions, self.slots, self.lanes)
+        return (self.images, iterations - 1, self.positions, self.slots, self.groups * LANES)
 
 
 def shape_of(pose: Sequence[int], weight: Sequence[int], stride: Sequence[int], by_position: bool) -> Shape:
@@ -147,7 +149,7 @@ def backward(
     packed = _pack_weight(weight.detach(), shape).numpy()
     chunks = _chunks(shape.images)
     weight_gradients = np.zeros((len(chunks), *packed.shape), packed.dtype)
-    beta_gradients = np.zeros((len(chunks), 2, shape.lanes), packed.dtype)
+    beta_gradients = np.zeros((len(chunks), 2, shape.groups * LANES), packed.dtype)
     children = pose.flatten(-2).numpy(), activation.numpy()
     of_outputs = (
         _by_position(pose_gradient.contiguous().flatten(-2), shape),
@@ -174,17 +176,19 @@ def backward(
         )
 
     _in_threads(some, chunks, ("backward", pose.dtype))
-    found = torch.from_numpy(weight_gradients.sum(0)).unflatten(-1, (4, shape.lanes)).flatten(2, 3)
-    matrices = found[..., : shape.parent_types].transpose(-1, -2).reshape(weight.shape)
+    found = torch.from_numpy(weight_gradients.sum(0)).unflatten(-1, (16, LANES))  # (K, C, G, 16, LANES)
+    matrices = found.transpose(-1, -2).flatten(2, 3)[:, :, : shape.parent_types].reshape(weight.shape)
     betas = torch.from_numpy(beta_gradients.sum(0))[:, : shape.parent_types].contiguous()
     return out_pose, out_activation, matrices.contiguous(), betas
 
 
 def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
-    """(K, C, 4, 4 L): parent types side by side, padded with zeros."""
-    rows = weight.reshape(-1, shape.child_types, shape.parent_types, 16).transpose(-1, -2)
-    padded = F.pad(rows, (0, shape.lanes - shape.parent_types))
-    return padded.reshape(-1, shape.child_types, 4, 4 * shape.lanes).contiguous()
+    """(K, C, G, BLOCK): the parents of a group side by side, padded with zeros."""
+    rows = weight.reshape(-1, shape.child_types, shape.parent_types, 16)
+    padded = F.pad(rows, (0, 0, 0, shape.groups * LANES - shape.parent_types))
+    grouped = padded.unflatten(2, (shape.groups, LANES)).transpose(-1, -2)
+    packed: Tensor = grouped.reshape(-1, shape.child_types, shape.groups, BLOCK).contiguous()
+    return packed
 
 
 def _by_position(tensor: Tensor, shape: Shape) -> Any:
@@ -225,8 +229,7 @@ def _in_threads(work: Callable[[slice], None], chunks: Sequence[slice], kernel: 
 @contextmanager
 def _announcing() -> Iterator[None]:
     """Say so if this takes long: then it compiles, and does not load what was compiled before."""
-    line = "compiling the CPU kernels, which takes about ten seconds and is done once: the result is kept on disk"
-    timer = threading.Timer(1.5, logger.warning, [line])
+    timer = threading.Timer(PATIENCE, _say_that_it_compiles)
     timer.start()
     try:
         yield
@@ -234,6 +237,12 @@ def _announcing() -> Iterator[None]:
         timer.cancel()
 
 
-@lru_cache(maxsize=1)
+@functools.cache
+def _say_that_it_compiles() -> None:
+    """Once a process."""
+    logger.warning("compiling the CPU kernels, which takes half a minute and is done once: numba keeps them on disk")
+
+
+@functools.lru_cache(maxsize=1)
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "emcaps")

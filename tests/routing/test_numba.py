@@ -1,0 +1,266 @@
+"""The kernels for CPUs beside the reference: values, gradients, bits, operators, and machines without numba."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from emcaps import RoutingOutput, class_routing, conv_routing
+from emcaps.nn import ClassCaps, ConvCaps
+from emcaps.routing import dispatch
+from emcaps.routing.dispatch import choose_implementation
+from routing import test_triton_extremes as in_batches
+from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
+from routing.compare import assert_close
+from routing.fused import on_cpu, reference, routing_of
+from routing.test_triton import LARGE, TINY
+from routing.test_triton_precision import assert_as_good_as_the_reference
+
+pytest.importorskip("numba")
+from emcaps.routing.numba_kernels import run
+from emcaps.routing.numba_kernels.kernels import LANES
+from emcaps.routing.numba_kernels.operators import route, route_and_keep, route_backward
+
+CASES = TINY | LARGE
+CONV = conv_inputs(batch=3, grid=(4, 5), kernel=(2, 3), child_types=3, parent_types=5)
+CLASS = class_inputs(batch=3, grid=(2, 3), child_types=3, parent_types=4)
+MANY_PARENTS = conv_inputs(batch=2, grid=(2, 2), kernel=(2, 1), child_types=2, parent_types=2 * LANES + 1)
+LAYERS = pytest.mark.parametrize("inputs", [CONV, CLASS, MANY_PARENTS], ids=["conv", "class", "several groups"])
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_float64_is_the_reference(case):
+    want = reference(case.inputs, "cpu", **case.options)
+    for name, got in on_cpu(case.inputs, **case.options).items():
+        assert_close(name, got, want[name], 1e-10)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+@LAYERS
+def test_float32_is_as_good_as_the_reference(inputs, iterations):
+    assert_as_good_as_the_reference(inputs, "cpu", draws=8, routed=on_cpu, iterations=iterations)
+
+
+REAL = {
+    "small network 1": (conv_inputs(2, (16, 16), (3, 3), 8, 16), {"stride": 2}),
+    "small network 2": (conv_inputs(2, (7, 7), (3, 3), 16, 16), {}),
+    "small network, class": (class_inputs(2, (5, 5), 16, 5), {}),
+}
+
+
+@pytest.mark.parametrize("layer", REAL)
+def test_float32_is_as_good_as_the_reference_on_real_layers(layer):
+    inputs, options = REAL[layer]
+    assert_as_good_as_the_reference(inputs, "cpu", draws=4, routed=on_cpu, iterations=3, **options)
+
+
+WORLDS = pytest.mark.parametrize("world", in_batches.WORLDS, ids=lambda world: world.__name__)
+KINDS = pytest.mark.parametrize("layer", in_batches.LAYERS)
+
+
+@pytest.mark.parametrize("iterations", [2, 5])
+@WORLDS
+@KINDS
+def test_extremes_in_float32(layer, world, iterations):
+    """Finite, and typically at most twice as far off as the reference, by the geometric mean of ten problems.
+
+    How far rounding carries a single one is luck, for the reference too; with five iterations so much so that the mean
+    of ten still varies by a factor of two.
+    """
+    errors = {}
+    for seed in range(10):
+        problem = in_batches.rounded(in_batches.batch_of_extremes(in_batches.LAYERS[layer](seed), world))
+        exact = in_batches.parts(reference(problem, "cpu", iterations=iterations))
+        for which, routed in (("reference", reference), ("numba", on_cpu)):
+            found = in_batches.parts(routed(problem.to(torch.float32), "cpu", iterations=iterations))
+            for name, got in found.items():
+                assert got.isfinite().all(), (which, name)
+                errors.setdefault(name, {}).setdefault(which, []).append(in_batches.error(got, exact[name]))
+    compared = 0
+    for name, found in errors.items():
+        want, got = (torch.tensor(found[which]).clamp(min=1e-6) for which in ("reference", "numba"))
+        if want.max() > 0.1:
+            continue  # rounding moves the reference itself by as much: being finite is all there is to ask
+        assert got.log().mean().exp() <= (2 if iterations == 2 else 4) * want.log().mean().exp(), (name, found)
+        compared += 1
+    assert compared > len(errors) / 2
+
+
+@pytest.mark.parametrize("iterations", [2, 5])
+@WORLDS
+@KINDS
+def test_extremes_in_float64(layer, world, iterations):
+    in_batches.compare_in_float64(layer, world, "cpu", iterations, 1e-9 if iterations == 5 else 1e-10, routed=on_cpu)
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+@LAYERS
+def test_gradcheck(inputs, competition):
+    routing = routing_of(inputs)
+    smaller = Inputs(inputs.pose[:1], inputs.activation[:1], *inputs[2:])
+
+    def outputs(*tensors):
+        return tuple(routing(*tensors, iterations=3, competition=competition, impl="numba"))
+
+    assert torch.autograd.gradcheck(outputs, tuple(with_gradients(smaller)), fast_mode=True)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@LAYERS
+def test_the_same_bits_whatever_the_threads(inputs, threads):
+    many = Inputs(inputs.pose.repeat(11, *[1] * 5), inputs.activation.repeat(11, 1, 1, 1), *inputs[2:]).to(
+        torch.float32
+    )
+    found = []
+    for number in (1, 2, 3, 8):
+        threads(number)
+        found.append(on_cpu(many, iterations=2))
+    for other in found[1:]:
+        for name in other:
+            assert torch.equal(other[name], found[0][name]), name
+
+
+def test_inference_keeps_nothing_and_gives_the_same_bits():
+    with torch.no_grad():
+        got = conv_routing(*CONV, iterations=3, impl="numba")
+    want = conv_routing(*with_gradients(CONV), iterations=3, impl="numba")
+    assert got.pose.grad_fn is None
+    assert torch.equal(got.pose, want.pose)
+    assert torch.equal(got.activation, want.activation)
+
+
+def test_inputs_of_any_strides():
+    pose = CONV.pose.permute(5, 4, 3, 2, 1, 0).contiguous().permute(5, 4, 3, 2, 1, 0)
+    assert not pose.is_contiguous()
+    want = on_cpu(CONV, iterations=2)
+    for name, got in on_cpu(CONV._replace(pose=pose), iterations=2).items():
+        assert torch.equal(got, want[name]), name
+
+
+@pytest.mark.parametrize("output", RoutingOutput._fields)
+def test_a_loss_of_one_output_alone(output):
+    found = {}
+    for impl in ("numba", "reference"):
+        leaves = with_gradients(CONV)
+        routed = conv_routing(*leaves, iterations=2, impl=impl)
+        found[impl] = torch.autograd.grad(getattr(routed, output).square().sum(), leaves, allow_unused=True)
+    for name, got, want in zip(Inputs._fields, found["numba"], found["reference"], strict=True):
+        assert_close(name, got, want, 1e-10)
+
+
+@pytest.mark.parametrize("routing", [conv_routing, class_routing])
+def test_empty_batch(routing):
+    inputs = conv_inputs(batch=0) if routing is conv_routing else class_inputs(batch=0)
+    found = on_cpu(inputs, iterations=2)
+    assert found["pose"].shape[0] == 0
+    assert not found["gradient of weight"].any()
+
+
+def test_without_a_floor_nan_stays_where_the_reference_has_it():
+    activation = CONV.activation.clone()
+    activation[1] = 0
+    inputs = CONV._replace(activation=activation)
+    want = reference(inputs, "cpu", iterations=2, variance_floor=0.0)
+    got = on_cpu(inputs, iterations=2, variance_floor=0.0)
+    assert want["activation"][1].isnan().all()
+    for name in ("pose", "activation", "gradient of pose", "gradient of activation"):
+        for image in (0, 2):
+            assert_close(f"{name} of image {image}", got[name][image], want[name][image], 1e-9)
+
+
+def test_no_second_derivative():
+    leaves = with_gradients(CONV)
+    output = conv_routing(*leaves, iterations=2, impl="numba")
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(output.pose.sum(), leaves.pose, create_graph=True)
+
+
+SMALLEST = conv_inputs(batch=2, grid=(1, 2), kernel=(1, 1), child_types=1, parent_types=2)
+SETTINGS = ([1, 1], False, 2, 1.0, 1e-4, 1.0)
+
+
+def test_operators_are_well_formed():
+    torch.library.opcheck(route, (*SMALLEST, *SETTINGS))
+    torch.library.opcheck(route_and_keep, (*with_gradients(SMALLEST), *SETTINGS))
+    pose, activation, *kept = route_and_keep(*SMALLEST, *SETTINGS)
+    gradients = torch.ones_like(pose), torch.ones_like(activation)
+    torch.library.opcheck(route_backward, (*gradients, *SMALLEST[:3], *kept, [1, 1], False, 1.0, 1.0))
+
+
+def test_compile_in_one_graph_for_any_batch():
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda *tensors: conv_routing(*tensors, iterations=2), backend="aot_eager", fullgraph=True, dynamic=True
+    )
+    for batch in (2, 3):
+        inputs = conv_inputs(batch, grid=(1, 2), kernel=(1, 1), child_types=1, parent_types=1)
+        want = on_cpu(inputs, iterations=2)
+        got = outputs_and_gradients(compiled, inputs)
+        for name in want:
+            assert torch.equal(got[name], want[name]), name
+    torch.compiler.reset()
+
+
+class TwoLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = ConvCaps(1, 1, kernel=1, iterations=2)
+        self.classes = ClassCaps(1, 2, iterations=2)
+
+    def forward(self, pose, activation):
+        return self.classes(self.conv(RoutingOutput(pose, activation)))
+
+
+def test_export_for_any_batch():
+    network = TwoLayers().eval()
+    pose, activation = (tensor.float() for tensor in conv_inputs(5, (1, 2), (1, 1), 1, 1)[:2])
+    batch = torch.export.Dim("batch", min=2, max=64)
+    with torch.no_grad():
+        program = torch.export.export(network, (pose[:2], activation[:2]), dynamic_shapes=({0: batch}, {0: batch}))
+        got, want = program.module()(pose, activation), network(pose, activation)
+    assert sum(node.target is torch.ops.emcaps.route_on_cpu.default for node in program.graph.nodes) == 2
+    assert torch.equal(got.pose, want.pose)
+
+
+def test_auto_takes_it_on_a_cpu():
+    assert choose_implementation("auto", torch.device("cpu")) == "numba"
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    monkeypatch.setattr(dispatch, "_has_numba", lambda: False)
+    for said_once in (dispatch.hint_at_numba, dispatch.log_choice):
+        said_once.cache_clear()
+    yield
+    for said_once in (dispatch.hint_at_numba, dispatch.log_choice):
+        said_once.cache_clear()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_the_reference_runs_and_hints_once(caplog):
+    with caplog.at_level(logging.WARNING, "emcaps"):
+        for _ in range(2):
+            got = conv_routing(*CONV, iterations=2)
+    assert torch.equal(got.pose, conv_routing(*CONV, iterations=2, impl="reference").pose)
+    assert [record.message for record in caplog.records] == [
+        "EM routing is far faster on a CPU with numba: pip install 'emcaps[numba]'"
+    ]
+    with pytest.raises(ValueError, match=r"impl='numba' cannot run: the package numba is not installed: pip install"):
+        conv_routing(*CONV, impl="numba")
+
+
+def test_compilation_says_so_once_if_it_takes_long(caplog, monkeypatch):
+    run._say_that_it_compiles.cache_clear()
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "_compiled", set())
+    with caplog.at_level(logging.WARNING, "emcaps"):
+        run._in_threads(lambda _chunk: __import__("time").sleep(0.2), [slice(0, 1)], "a kernel")
+        run._in_threads(lambda _chunk: __import__("time").sleep(0.2), [slice(0, 1)], "another")
+    assert [record.message.split(",")[0] for record in caplog.records] == ["compiling the CPU kernels"]
