@@ -19,11 +19,20 @@ def test_on_a_cpu_the_rest_is_skipped_with_its_reasons(monkeypatch):
     ]
 
 
+def test_on_a_cpu_with_several_cores_one_thread_is_timed_too(monkeypatch):
+    monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
+    for cores, names in ((1, ["fused"]), (2, ["fused, 1 core", "fused"])):
+        monkeypatch.setattr("torch.get_num_threads", lambda cores=cores: cores)
+        chosen, _ = implementations.implementations(("fused",), CPU)
+        assert [each.name for each in chosen] == names
+        assert [each.threads for each in chosen] == ([1, None] if cores > 1 else [None])
+
+
 def test_on_a_gpu_there_are_all(monkeypatch):
     monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     chosen, skipped = implementations.implementations(IMPLEMENTATIONS, GPU)
-    assert tuple(each.name for each in chosen) == NAMES
+    assert tuple(each.name for each in chosen) == tuple(name for name in NAMES if name != "fused, 1 core")
     assert [each.routing for each in chosen] == ["reference", "reference", "triton", "triton", "triton"]
     assert [each.captured for each in chosen] == [False, False, False, True, True]
     assert [each.autocast for each in chosen] == [False, False, False, False, True]

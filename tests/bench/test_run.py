@@ -14,7 +14,22 @@ from emcaps.bench.rows import read_rows
 from emcaps.cli import main
 
 QUICK = ("--suite", "quick", "--device", "cpu", "--seconds", "0.01", "--out", "bench.csv")
-SMALLEST = ("--network", "tiny", "--types", "2", "--size", "13", "--batch", "1", "--device", "cpu", "--seconds", "0.01")
+SMALLEST = (
+    "--network",
+    "tiny",
+    "--types",
+    "2",
+    "--size",
+    "13",
+    "--batch",
+    "1",
+    "--device",
+    "cpu",
+    "--seconds",
+    "0.01",
+    "--impl",
+    "reference",
+)
 
 
 @pytest.fixture
@@ -44,20 +59,24 @@ def two(monkeypatch):
     monkeypatch.setattr(run, "implementations", lambda wanted, device: (both, []))
 
 
-def test_quick_on_a_cpu(bench, tmp_path):
+def test_quick_on_a_cpu(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     status, out, err = bench(*QUICK)
     assert status == 0, err
     assert "compiled is skipped" in out
-    assert "fused (numba) is skipped" in out
     assert re.search(r"tiny, 32x32, batch 8, 2 iterations: training step\n  reference +[\d.,]+ ms", out)
     rows = read_rows(tmp_path / "bench.csv")
     assert [(row.batch, row.what, row.implementation, row.status) for row in rows] == [
-        (batch, what, "reference", "ok")
+        (batch, what, implementation, "ok")
         for batch in (1, 8)
         for what in ("forward", "forward+backward", "training step")
+        for implementation in ("reference", "fused, 1 core", "fused")
     ]
+    assert {(row.implementation, row.threads) for row in rows} >= {("fused, 1 core", 1)}
     assert all(row.p20_ms <= row.median_ms <= row.p80_ms and row.repeats >= 2 for row in rows)
-    assert bench("--table", "bench.csv")[1].startswith("| network | what | reference, ms |\n")
+    assert bench("--table", "bench.csv")[1].startswith(
+        "| network | what | reference, ms | fused, 1 core, ms | fused, ms | faster"
+    )
     assert bench("--plot", "bench.csv", "--out", "bench.svg")[1] == "bench.svg\n"
     assert (tmp_path / "bench.svg").exists()
 

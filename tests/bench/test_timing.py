@@ -53,4 +53,4 @@ def test_measure_keeps_building_and_warming_up_out_of_the_times(clock):
     assert result.median_ms == result.p20_ms == pytest.approx(10)
     assert result.repeats == 10
     assert result.warmup_s == pytest.approx(150.02)
-    assert result.peak_mib is None
+    assert result.peak_mib is None or result.peak_mib >= 0  # Linux tells, others do not

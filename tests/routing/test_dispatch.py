@@ -161,12 +161,12 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize("impl", ["auto", "reference", "triton"])
 def test_who_runs(impl, device):
-    """Kernels where they are asked for, and on a GPU where nothing else is; on a CPU, the reference."""
+    """Kernels where they are asked for, and where nothing else is: those for the device."""
     inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
     with Operators() as operators:
         conv_routing(*(tensor.to(device) for tensor in inputs), iterations=1, impl=impl)
-    fused = impl == "triton" or (impl == "auto" and device == "cuda")
-    assert operators.names == (["route"] if fused else [])
+    auto = "route" if device == "cuda" else "route_on_cpu"
+    assert operators.names == {"auto": [auto], "reference": [], "triton": ["route"]}[impl]
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def hopper(monkeypatch):
 def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
     """Triton's interpreter makes kernels possible on a CPU, never the best choice."""
     monkeypatch.setenv("TRITON_INTERPRET", interpreter)
-    assert choose_implementation("auto", torch.device("cpu")) == "reference"
+    assert choose_implementation("auto", torch.device("cpu")) == "numba"
     assert choose_implementation("auto", torch.device("meta")) == "reference"
     assert choose_implementation("auto", hopper) == "triton"
     assert choose_implementation("triton", hopper) == "triton"

@@ -160,8 +160,7 @@ def test_unknown_names_suggest_the_nearest(routing, inputs, name, value, nearest
 
 
 @LAYERS
-@pytest.mark.parametrize("impl", ["triton", "numba"])
-@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("impl", "device"), [("triton", "cpu"), ("triton", "meta"), ("numba", "meta")])
 def test_an_explicit_choice_runs_or_says_why_not(routing, inputs, impl, device, monkeypatch):
     """Without Triton's interpreter, tensors on no GPU can be routed by no kernel; the request does not fall back."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

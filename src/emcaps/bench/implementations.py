@@ -14,7 +14,8 @@ from emcaps.routing.dispatch import unavailable
 
 FUSED, REFERENCE, COMPILED, BFLOAT16 = IMPLEMENTATIONS
 FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"
-NAMES = (REFERENCE, COMPILED, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
+FUSED_ONE_THREAD = f"{FUSED}, 1 core"
+NAMES = (REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
 """All that may stand in a row, the definition first."""
 
 
@@ -28,6 +29,8 @@ class Implementation(NamedTuple):
     """The work is captured as a CUDA graph once and then replayed."""
     autocast: bool = False
     """Under torch.autocast: poses and matrices in bfloat16."""
+    threads: int | None = None
+    """Of the CPU; None for as many as torch uses."""
 
 
 def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
@@ -51,6 +54,8 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
         if reasons:
             skipped.append(f"{FUSED} ({routing}) is skipped: {'; '.join(reasons)}")
         elif FUSED in wanted:
+            if device.type == "cpu" and torch.get_num_threads() > 1:
+                chosen.append(Implementation(FUSED_ONE_THREAD, routing, threads=1))
             chosen.append(Implementation(FUSED, routing))
             if device.type == "cuda":
                 chosen.append(Implementation(FUSED_GRAPH, routing, captured=True))

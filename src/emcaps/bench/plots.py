@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS, is_headline
-from emcaps.bench.implementations import BFLOAT16_GRAPH, COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
+from emcaps.bench.implementations import (
+    BFLOAT16_GRAPH,
+    COMPILED,
+    FUSED,
+    FUSED_GRAPH,
+    FUSED_ONE_THREAD,
+    NAMES,
+    REFERENCE,
+)
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.bench.tables import Comparison, compare, milliseconds, ratio
 from emcaps.files import atomic_write
@@ -20,6 +28,7 @@ COLOURS = {
     REFERENCE: "tab:gray",
     COMPILED: "tab:blue",
     FUSED: "tab:orange",
+    FUSED_ONE_THREAD: "tab:olive",
     FUSED_GRAPH: "tab:red",
     BFLOAT16_GRAPH: "tab:purple",
 }

@@ -115,7 +115,7 @@ def make_row(
         warmup_s=timing.warmup_s if timing else None,
         tf32="on" if conditions.tf32 else "off",
         device=found["device"],
-        threads=found["threads"],
+        threads=implementation.threads or found["threads"],
         emcaps=found["emcaps"],
         commit=found["commit"] or "",
         python=found["python"],

@@ -74,9 +74,10 @@ def time_row(case: Case, implementation: Implementation, conditions: Conditions,
     timing, status = None, OK
     try:
         _clean(device)
-        timing = measure(
-            lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
-        )
+        with _threads(implementation.threads):
+            timing = measure(
+                lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
+            )
     except Exception as error:
         status = OUT_OF_MEMORY if is_out_of_memory(error) else f"{ERROR}: {_short(error)}"
     return make_row(case, implementation, status, timing, conditions)
@@ -133,6 +134,16 @@ def _clean(device: torch.device) -> None:
         # Every stream that ever ran a matrix product keeps 32 MiB for the next, graphs captured for earlier rows too.
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

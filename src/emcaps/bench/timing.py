@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +29,7 @@ class Timing(NamedTuple):
     """On a GPU: the most that torch's allocator had handed out at one moment: network, optimiser, inputs and all.
 
     Of plain work while it is repeated, after the warm-up; of a captured graph from before it is captured, because its
-    memory is handed out then.
+    memory is handed out then. On a CPU with Linux: by how much the process grew while the work was repeated.
     """
 
 
@@ -43,8 +45,13 @@ def measure(make: Callable[[], Work], device: torch.device, seconds: float, capt
     warmup = time.perf_counter() - started
     if not captured:
         _reset_peak(device)
+    resident = process_memory("VmRSS")
     times = repeat(work, device, seconds)
-    peak = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
+    if device.type == "cuda":
+        peak: float | None = torch.cuda.max_memory_allocated(device) / 2**20
+    else:
+        highest = process_memory("VmHWM")
+        peak = None if resident is None or highest is None else max(0.0, highest - resident)
     p20, median, p80 = percentiles(times)
     return Timing(median, p20, p80, len(times), warmup, peak)
 
@@ -96,3 +103,15 @@ def _on_gpu(work: Work, repeats: int) -> list[float]:
 def _reset_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # not Linux, or not allowed
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def process_memory(field: str) -> float | None:
+    """A line of Linux's account of this process, in MiB: VmRSS is its memory now, VmHWM the most since the reset."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), None)

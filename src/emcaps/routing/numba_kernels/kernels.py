@@ -48,7 +48,7 @@ def exp_of_nonpositive(x):
 def _exp_in_float32(x):
     # exp(x) = 2^n exp(r), r at most half of log 2 from zero, where eight terms of the series are exact to half a unit.
     inside = x if x > LOWEST else LOWEST  # NaN goes there too, and is put back at the end
-    n = np.int32(inside * PER_LOG_2 - np.float32(0.5))
+    n = min(np.int32(inside * PER_LOG_2 - np.float32(0.5)), np.int32(0))
     whole = np.float32(n)
     r = (inside - whole * LOG_2_HIGH) - whole * LOG_2_LOW
     value = SERIES[7]
@@ -330,7 +330,7 @@ def e_step(joint, sizes, children, lowest, largest, total):
         for s in range(slots):
             i = p * slots + s if by_position else children[p, s]
             most, value = largest[i], total[i]
-            for o in range(joint.shape[2]):
+            for o in range(parents):
                 joint[p, s, o] = exp_of_nonpositive(joint[p, s, o] - most)
             for o in range(parents):
                 value += joint[p, s, o]
