@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DEMO_ROWS = {"tiny": "capsules, tiny", "cnn": "CNN baseline"}
+DEMO_ROWS = {"small": "capsules, small", "cnn": "CNN baseline"}
 
 
 def test_the_python_runs_and_gives_the_shapes():

@@ -1,4 +1,4 @@
-"""The demo: toys, a small capsule network, the CNN baseline, and a picture; on two CPU cores in minutes."""
+"""The demo: toys, the small capsule network, the CNN baseline, and a picture; on two CPU cores in minutes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SETTINGS = {
     "train.log_every": 20,
     "train.checkpoint_every": 100,
 }
-RUNS = {"tiny": "capsules, tiny", "cnn": "CNN baseline"}
+CAPSULES = "small"
+RUNS = {CAPSULES: "capsules, small", "cnn": "CNN baseline"}
 
 
 def demo_config(name: str) -> RunConfig:
@@ -58,7 +59,7 @@ def run_demo(folder: Path, device: str, console: Console) -> None:
             )
         if not results[name].complete:
             raise KeyboardInterrupt
-    console.print(confusion_table(results["tiny"].evaluations["test"], CATEGORIES, "capsules on new instances, %"))
+    console.print(confusion_table(results[CAPSULES].evaluations["test"], CATEGORIES, "capsules on new instances, %"))
     console.print(_comparison(results))
     picture = folder / "routing.png"
     _draw(folder, data, picture)
@@ -86,7 +87,7 @@ def _comparison(results: dict[str, TrainResult]) -> Table:
 
 def _draw(folder: Path, data: Path, picture: Path) -> None:
     """One test image of each category, from the middle of its list."""
-    network, config, _ = load_network(folder / "tiny" / WEIGHTS)
+    network, config, _ = load_network(folder / CAPSULES / WEIGHTS)
     assert isinstance(network, MatrixCapsNet)
     images, labels = to_tensors(
         load_prepared(prepared_path("toys", "test", data)), config.data.view, torch.device("cpu")
