@@ -88,6 +88,19 @@ def test_the_table_of_speeds_is_what_the_recorded_rows_say():
     )
 
 
+def test_the_speed_on_a_cpu_is_what_the_recorded_rows_say():
+    from emcaps.bench.rows import read_rows
+
+    rows = {(row.iterations, row.implementation): row for row in read_rows(ROOT / "results/bench/cpu.csv")}
+    fused, reference = rows[2, "fused"], rows[2, "reference"]
+    text = " ".join(README.split())
+    assert (
+        f"in {fused.median_ms:.0f} ms, {fused.images_per_s:.0f} images a second, where the reference takes "
+        f"{reference.median_ms:.0f} ms. The process grows by {fused.peak_mib:,.0f} MiB, with the reference by "
+        f"{reference.peak_mib:,.0f}." in text
+    )
+
+
 def test_the_tests_on_a_gpu_are_as_many_as_their_record_lists():
     record = (ROOT / "results/gpu-tests/h200.txt").read_text(encoding="utf-8")
     listed = [line for line in record.splitlines() if line.startswith("tests/")]
