@@ -1,6 +1,9 @@
 """The kernels for CPUs beside the reference: values, gradients, bits, operators, and machines without numba."""
 
 import logging
+import os
+import signal
+import time
 
 import pytest
 import torch
@@ -256,11 +259,28 @@ def test_without_numba_the_reference_runs_and_hints_once(caplog):
         conv_routing(*CONV, impl="numba")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_threads_of_its_own(threads):
+    chunks = [slice(i, i + 1) for i in range(5)]
+
+    def work(_chunk):
+        time.sleep(0.05)  # long enough for all threads to be started
+
+    threads(2)
+    run._in_threads(work, chunks, "a kernel")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        run._in_threads(work, chunks, "a kernel")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_compilation_says_so_once_if_it_takes_long(caplog, monkeypatch):
     run._say_that_it_compiles.cache_clear()
     monkeypatch.setattr(run, "PATIENCE", 0.0)
     monkeypatch.setattr(run, "_compiled", set())
     with caplog.at_level(logging.WARNING, "emcaps"):
-        run._in_threads(lambda _chunk: __import__("time").sleep(0.2), [slice(0, 1)], "a kernel")
-        run._in_threads(lambda _chunk: __import__("time").sleep(0.2), [slice(0, 1)], "another")
+        for kernel in ("a kernel", "another"):
+            run._in_threads(lambda _chunk: time.sleep(0.2), [slice(0, 1)], kernel)
     assert [record.message.split(",")[0] for record in caplog.records] == ["compiling the CPU kernels"]

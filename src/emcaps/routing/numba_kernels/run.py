@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -246,3 +247,7 @@ def _say_that_it_compiles() -> None:
 @functools.lru_cache(maxsize=1)
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "emcaps")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has the pool, but not its threads, and would wait for ever
+    os.register_at_fork(after_in_child=_pool.cache_clear)
