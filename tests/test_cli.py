@@ -342,7 +342,7 @@ def test_demo_in_short(emcaps, tmp_path, monkeypatch):
     for _ in range(2):  # the second time finds everything done
         status, out, err = emcaps("demo")
         assert status == 0, err
-        assert re.search(r"capsules, tiny\s+18,382\s+2\s", out)
+        assert re.search(r"capsules, small\s+68,754\s+2\s", out)
         assert re.search(r"CNN baseline\s+4,253,349\s+2\s", out)
         for name in ("toys.png", "routing.png"):
             assert (tmp_path / "demo" / name).read_bytes().startswith(b"\x89PNG")

@@ -42,8 +42,8 @@ def test_trace_ends_where_forward_does():
     images = torch.randn(2, 1, 24, 24)
     trace = network.trace(images)
     output = network(images)
-    assert torch.equal(trace.class_caps[-1].mean, output.pose)
-    assert torch.equal(trace.class_caps[-1].activation, output.activation)
+    torch.testing.assert_close(trace.class_caps[-1].mean, output.pose)  # not to the bit: only the reference traces
+    torch.testing.assert_close(trace.class_caps[-1].activation, output.activation)
     assert trace.conv_caps1[0].assignment.shape == (2, 5, 5, 3, 3, 2, 3)
 
 

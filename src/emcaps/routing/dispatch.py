@@ -170,7 +170,7 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
     if impl == "reference":
         return []
     if impl == "numba":
-        reasons: list[str] = [] if _has_numba() else ["the package numba is not installed: pip install 'emcaps[numba]'"]
+        reasons: list[str] = _lacks_of_numba()
         if device is not None and device.type != "cpu":
             reasons.append(f"its kernels need tensors on a CPU, not on {device}")
         return reasons
@@ -182,6 +182,11 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
     if device is not None and device.type == "cuda":
         reasons += _lacks_of_gpu(device.index)
     return reasons
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _lacks_of_numba() -> list[str]:
+    return [] if _has_numba() else ["the package numba is not installed: pip install 'emcaps[numba]'"]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
