@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.routing.geometry import as_pair
@@ -49,6 +50,19 @@ def fused(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
 def on_cpu(inputs: Inputs, device: str = "cpu", **options: Any) -> dict[str, Tensor]:
     """Outputs and gradients by name, of the kernels for CPUs, wherever the rest of the tests runs."""
     return outputs_and_gradients(routing_of(inputs), inputs, impl="numba", **options)
+
+
+class Operators(TorchDispatchMode):
+    """Remembers the names of the project's own operators that ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "emcaps":
+            self.names.append(function._opname)
+        return function(*args, **(kwargs or {}))
 
 
 def layer_for(inputs: Inputs, **options: Any) -> Layer:

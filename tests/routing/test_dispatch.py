@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import emcaps
@@ -13,6 +12,7 @@ from emcaps.routing import dispatch
 from emcaps.routing.dispatch import choose_implementation
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients
 from routing.compare import assert_close
+from routing.fused import Operators
 
 CONV = conv_inputs(grid=(5, 4), kernel=(3, 2), child_types=2, parent_types=3)
 CLASS = class_inputs(grid=(3, 2), child_types=2, parent_types=3)
@@ -144,19 +144,6 @@ def test_traces_of_an_empty_batch():
 def test_repeated_calls_agree_to_the_bit(routing, inputs):
     first, second = outputs_and_gradients(routing, inputs), outputs_and_gradients(routing, inputs)
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-class Operators(TorchDispatchMode):
-    """Remembers the names of the project's own operators that ran."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "emcaps":
-            self.names.append(function._opname)
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference", "triton"])

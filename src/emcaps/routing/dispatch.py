@@ -305,9 +305,8 @@ def _fused(
     if settings.data_scaling == "mean":
         grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
         unit = mean_data((height, width), child_types, grid, weight.shape[-3])
-    if (
-        chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32
-    ):  # float16 has too little range for poses
+    # float16 has too little range for poses.
+    if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
     outputs = fused_routing(
         pose,
