@@ -241,9 +241,7 @@ def _announcing() -> Iterator[None]:
 @functools.cache
 def _say_that_it_compiles() -> None:
     """Once a process."""
-    logger.warning(
-        "compiling the CPU kernels, which takes about a quarter of a minute and is done once: numba keeps them on disk"
-    )
+    logger.warning("compiling the CPU kernels, some 15 seconds, once: numba keeps them on disk")
 
 
 @functools.lru_cache(maxsize=1)
