@@ -88,6 +88,33 @@ def test_the_table_of_speeds_is_what_the_recorded_rows_say():
     )
 
 
+def test_what_is_said_of_one_image_and_of_bfloat16_is_what_the_recorded_rows_say():
+    from emcaps.bench.rows import read_rows
+    from emcaps.bench.tables import milliseconds
+
+    rows = read_rows(ROOT / "results/bench/h200.csv")
+    batches = {
+        (row.batch, row.implementation): row.median_ms
+        for row in rows
+        if (row.network, row.what, row.iterations, row.size, row.types) == ("small", "forward+backward", 2, 32, 16)
+    }
+    for batch in {batch for batch, _ in batches}:
+        slow = batches[batch, "reference"]
+        assert slow is None or slow > batches[batch, "fused"] > batches[batch, "fused, graph"]
+    graph, fused, reference = (batches[1, name] for name in ("fused, graph", "fused", "reference"))
+    text = " ".join(README.split())
+    assert (
+        f"takes {milliseconds(graph)} ms replayed and {milliseconds(fused)} ms launched kernel by kernel, "
+        f"where the reference takes {milliseconds(reference)}." in text
+    )
+    small = {
+        row.implementation: row.median_ms
+        for row in read_rows(ROOT / "results/bench/h200-bf16.csv")
+        if row.network == "small"
+    }
+    assert f"{small['bf16, graph']:.2f} ms instead of {small['fused, graph']:.2f} ([rows]" in text
+
+
 def test_the_speed_on_a_cpu_is_what_the_recorded_rows_say():
     from emcaps.bench.rows import read_rows
 

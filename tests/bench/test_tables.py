@@ -28,6 +28,12 @@ def test_markdown_is_the_headline_with_ratios_of_the_quickest_fused_row(rows):
     assert "tf32 off" in lines[4]
 
 
+def test_markdown_is_in_the_order_of_the_headline_whatever_was_timed_first(row_of):
+    cases = suite("headline")
+    lines = markdown_table([row_of(case, "fused", 1.0) for case in reversed(cases)]).splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:-2]] == [[f"| {case}", case.what] for case in cases]
+
+
 def test_without_a_headline_every_case_is_shown(rows):
     assert markdown_table(rows[-1:]).splitlines()[2] == "| tiny, 32x32, batch 1, 2 iterations | forward | 9.00 |"
 

@@ -122,9 +122,5 @@ def suite(name: str, whats: Sequence[str] = ()) -> list[Case]:
     ]
 
 
-def is_headline(case: Case) -> bool:
-    return case in suite("headline")
-
-
 def _unique(cases: Iterable[Case]) -> list[Case]:
     return list(dict.fromkeys(cases))

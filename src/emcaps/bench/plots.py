@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS, is_headline
+from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS
 from emcaps.bench.implementations import (
     BFLOAT16_GRAPH,
     COMPILED,
@@ -20,7 +20,7 @@ from emcaps.bench.implementations import (
     REFERENCE,
 )
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
-from emcaps.bench.tables import Comparison, compare, milliseconds, ratio
+from emcaps.bench.tables import Comparison, headline, milliseconds, ratio
 from emcaps.files import atomic_write
 
 FORMATS = (".png", ".svg")
@@ -53,8 +53,8 @@ def draw_rows(rows: Sequence[Row], path: Path) -> None:
     if path.suffix not in FORMATS:
         raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, not as {path.suffix!r}: rename {path}")
     rows = list(newest(rows).values())
-    headline = [found for found in compare(rows) if is_headline(found.case) and found.timed(REFERENCE)]
-    bars = [[found for found in headline if found.case.what == what] for what in WHATS]
+    timed = [found for found in headline(rows) if found.timed(REFERENCE)]
+    bars = [[found for found in timed if found.case.what == what] for what in WHATS]
     found_sweeps = sweeps(rows)
     lines: list[list[Any]] = [[group for group in bars if group]]
     lines += [
@@ -125,14 +125,15 @@ def _draw_sweep(axes: Any, sweep: Sweep) -> None:
 
 def _draw_bars(axes: Any, group: Sequence[Comparison]) -> None:
     """A cluster of bars for each network; at each its milliseconds and how many times faster than the reference."""
-    width = 0.8 / len(NAMES)
+    names = [name for name in NAMES if any(found.timed(name) for found in group)]
+    width = 0.9 / len(names)
     for place, found in enumerate(group):
         base = found.timed(REFERENCE)
-        for index, name in enumerate(NAMES):
+        for index, name in enumerate(names):
             row = found.timed(name)
             if row is None or row.median_ms is None or base is None or base.median_ms is None:
                 continue
-            left = place + (index - (len(NAMES) - 1) / 2) * width
+            left = place + (index - (len(names) - 1) / 2) * width
             axes.bar(left, row.median_ms, width, color=COLOURS[name])
             faster = "" if name == REFERENCE else f"\n{ratio(base.median_ms / row.median_ms)}"
             axes.annotate(

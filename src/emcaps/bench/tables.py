@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from emcaps.bench.agreement import Check
-from emcaps.bench.cases import Case, is_headline
+from emcaps.bench.cases import Case, suite
 from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.report.tables import plain_table
@@ -39,6 +39,12 @@ def compare(rows: Iterable[Row]) -> list[Comparison]:
     for (case, name), row in newest(rows).items():
         cases.setdefault(case, {})[name] = row
     return [Comparison(case, found) for case, found in cases.items()]
+
+
+def headline(rows: Iterable[Row]) -> list[Comparison]:
+    """Those of the headline's cases that were timed, in the headline's order."""
+    order = suite("headline")
+    return sorted((found for found in compare(rows) if found.case in order), key=lambda found: order.index(found.case))
 
 
 def check_table(checks: Sequence[Check]) -> Table:
@@ -73,8 +79,7 @@ def comparison_table(rows: Iterable[Row]) -> Table:
 
 def markdown_table(rows: Sequence[Row]) -> str:
     """The headline cases, or all of them where there are none, with what they were measured on below."""
-    comparisons = compare(rows)
-    comparisons = [found for found in comparisons if is_headline(found.case)] or comparisons
+    comparisons = headline(rows) or compare(rows)
     if not comparisons:
         raise ValueError("the table has no rows: run `emcaps bench` first")
     names = _names(comparisons)
