@@ -1,238 +1,148 @@
 """EM routing on a CPU, compiled by numba: one image after another, one position after another, votes in the cache.
 
-Dims: B images; H, W child grid; C child types; P parent positions; S slots, the children in a window, (KH, KW, C); T
-iterations; G groups of LANES parent types, the last one padded. Parents are worked on a group at a time. A block holds
-a matrix for each parent of a group, flat: four rows, in each four columns, in each LANES parents. Sizes of blocks and
-rows are constants, so that the compiler makes vector instructions of loops along them.
-Arrays: pose (B, H, W, C, 16), activation (B, H, W, C), weight (K, C, G, BLOCK), records (B, T, P, G, RECORD),
-assignments (B, T - 1, P, S, G * LANES). `sizes` are OH, OW, O, KH, KW, stride rows, stride columns, whether matrices
-are shared (a class layer), whether only types compete. Equation numbers as in the README of triton_kernels.
+Dims: B images; N children, (H, W, C); P parent positions; S slots, the children in a window, (KH, KW, C); T iterations;
+G groups of LANES parent types, the last one padded. A vector holds one number for each parent of a group. A column is
+one column of each parent's matrix: four vectors, one a row. A block is a whole matrix: four columns.
 
-All in one file, because numba keeps what it compiled until the file of a function changes, whatever it calls.
+A position's votes are worked on a column at a time. Means, variances and their gradients are of single elements, so
+they need no other column, and the votes of all slots for one column fit the first-level cache, where all slots for a
+block do not. Sums over slots stay in registers.
+
+Arrays: pose (B, N * 16), activation (B, N), weight (G, 4, K * C * COLUMN), records (B, T, P, G, RECORD), and of each
+edge, for its assignment and its gradients, (B, T, P, G, S * LANES). `sizes` are OH, OW, O, KH, KW, stride rows, stride
+columns, whether matrices are shared (a class layer), whether only types compete. Equation numbers as in the README of
+triton_kernels.
 """
 
 import math
 
 import numpy as np
-from numba import njit, types
-from numba.extending import overload, register_jitable
+from numba import njit
 
-LANES = 16
-ROW = 4 * LANES
-BLOCK = 4 * ROW
+from emcaps.routing.numba_kernels.vectors import (
+    LANES,
+    exp_of_nonpositive,
+    first_lanes,
+    largest_lane,
+    load,
+    store,
+    sum_of_lanes,
+    sums_of_vectors,
+    zeros,
+)
 
-# A record: four blocks, then four numbers for each parent.
+COLUMN = 4 * LANES
+BLOCK = 4 * COLUMN
+
+# A record: four blocks, then five numbers for each parent.
 MEAN, PRECISION, SPREAD, RESIDUAL = 0, BLOCK, 2 * BLOCK, 3 * BLOCK
-DATA, LOGIT, UNIT_COST, LOG_PEAK = (4 * BLOCK + field * LANES for field in range(4))
-RECORD = 4 * BLOCK + 4 * LANES
+DATA, UNIT_COST, LOG_PEAK, ACTIVATION, INACTIVATION = (4 * BLOCK + field * LANES for field in range(5))
+RECORD = 4 * BLOCK + 5 * LANES
+ADJOINT = 2 * BLOCK  # A, then B
+QUADRATIC, LINEAR = 0, BLOCK
 EPSILON = 1e-9  # keeps a parent without data at pose 0 instead of 0 / 0
+SMALL, LARGE = 1e-280, 1e280  # between them a product of variances has neither under- nor overflown
 
-# Products and sums may be fused; nothing else is left to the compiler, so that infinities and NaN stay what they are.
-compiled = njit(fastmath={"contract"}, nogil=True, cache=True, error_model="numpy")
-compiled_sums = njit(fastmath={"contract", "reassoc"}, nogil=True, cache=True, error_model="numpy")
-
-LOWEST = np.float32(-87)
-"""The lowest exponent for which float32 has a normal number; what is below is taken as zero."""
-PER_LOG_2 = np.float32(1 / math.log(2))
-LOG_2_HIGH, LOG_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-POWERS_OF_2 = np.float32(2.0) ** np.arange(-126, 1, dtype=np.float32)
-SERIES = tuple(np.float32(1 / math.factorial(n)) for n in range(8))
+OPTIONS = {"fastmath": {"contract"}, "nogil": True, "error_model": "numpy"}
+kept_on_disk = njit(cache=True, **OPTIONS)  # with all that it calls
+compiled = njit(**OPTIONS)
+inlined = njit(forceinline=True, **OPTIONS)
 
 
-def exp_of_nonpositive(x):
-    """exp of a number that is not positive, for the kernels; in vector instructions if it is float32."""
-    return math.exp(x)
+# --- Columns: tuples of four vectors.
 
 
-@register_jitable
-def _exp_in_float32(x):
-    # exp(x) = 2^n exp(r), r at most half of log 2 from zero, where eight terms of the series are exact to half a unit.
-    inside = x if x > LOWEST else LOWEST  # NaN goes there too, and is put back at the end
-    n = min(np.int32(inside * PER_LOG_2 - np.float32(0.5)), np.int32(0))
-    whole = np.float32(n)
-    r = (inside - whole * LOG_2_HIGH) - whole * LOG_2_LOW
-    value = SERIES[7]
-    value = value * r + SERIES[6]
-    value = value * r + SERIES[5]
-    value = value * r + SERIES[4]
-    value = value * r + SERIES[3]
-    value = value * r + SERIES[2]
-    value = value * r + SERIES[1]
-    value = value * r + SERIES[0]
-    if x > LOWEST:
-        return value * POWERS_OF_2[n + 126]
-    return np.float32(0) if x <= LOWEST else x
+@inlined
+def column(array, start):
+    return (
+        load(array, start),
+        load(array, start + LANES),
+        load(array, start + 2 * LANES),
+        load(array, start + 3 * LANES),
+    )
 
 
-@overload(exp_of_nonpositive, inline="always")
-def _exp_of_nonpositive(x):
-    if x == types.float32:
-        return lambda x: _exp_in_float32(x)
-    return lambda x: math.exp(x)
+@inlined
+def put(array, start, values):
+    store(array, start, values[0])
+    store(array, start + LANES, values[1])
+    store(array, start + 2 * LANES, values[2])
+    store(array, start + 3 * LANES, values[3])
 
 
-# --- One child and the parents of a group. Votes and statistics are blocks; shares and their gradients fill a row.
+@inlined
+def nothing(array):
+    return zeros(array), zeros(array), zeros(array), zeros(array)
 
 
-@compiled
-def fill_row(numbers, low, factor, row):
-    """The numbers of a group of parents, LANES from `low` on, times a factor, for each of four columns."""
-    for o in range(LANES):
-        value = numbers[low + o] * factor
-        row[o] = value
-        row[LANES + o] = value
-        row[2 * LANES + o] = value
-        row[3 * LANES + o] = value
+@inlined
+def plus(a, b):
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
 
 
-@compiled
-def votes(pose, weight, row, column, vote):
-    """V = M W (1); pose (16,). A class layer adds the child's scaled position."""
-    for i in range(4):
-        a, b, c, d = pose[4 * i], pose[4 * i + 1], pose[4 * i + 2], pose[4 * i + 3]
-        for e in range(ROW):
-            vote[i * ROW + e] = a * weight[e] + b * weight[ROW + e] + c * weight[2 * ROW + e] + d * weight[3 * ROW + e]
-    if row != 0:
-        for o in range(3 * LANES, ROW):
-            vote[o] += row
-            vote[ROW + o] += column
+@inlined
+def minus(a, b):
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3]
 
 
-@compiled
-def add_weighted(vote, share, total):
-    """The sum of (3)."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            total[row + e] += share[e] * vote[row + e]
+@inlined
+def times(a, b):
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]
 
 
-@compiled
-def add_spread(vote, share, mean, squares, residual):
-    """The sums of (4): squared distances from the mean, and distances, which only rounding and epsilon leave."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            difference = vote[row + e] - mean[row + e]
-            pull = share[e] * difference
-            residual[row + e] += pull
-            squares[row + e] += pull * difference
+@inlined
+def scaled(factor, a):
+    """A column times one vector."""
+    return factor * a[0], factor * a[1], factor * a[2], factor * a[3]
 
 
-@compiled
-def add_columns(columns, start, sums):
-    """`start` plus the sum of a row's four columns, for each parent."""
-    for o in range(LANES):
-        value = (columns[o] + columns[LANES + o]) + (columns[2 * LANES + o] + columns[3 * LANES + o])
-        sums[o] = start[o] + value
+@inlined
+def divided(a, divisor):
+    return a[0] / divisor, a[1] / divisor, a[2] / divisor, a[3] / divisor
 
 
-@compiled
-def log_joint(vote, mean, precision, log_peak, columns, joint):
-    """log a_j N(V; mu, s2) (7), up to the constant that every parent shares; columns (ROW,) is for work."""
-    for e in range(ROW):
-        a, b = vote[e] - mean[e], vote[ROW + e] - mean[ROW + e]
-        c, d = vote[2 * ROW + e] - mean[2 * ROW + e], vote[3 * ROW + e] - mean[3 * ROW + e]
-        upper = a * a * precision[e] + b * b * precision[ROW + e]
-        lower = c * c * precision[2 * ROW + e] + d * d * precision[3 * ROW + e]
-        columns[e] = (upper + lower) / -2
-    add_columns(columns, log_peak, joint)
+@inlined
+def over_rows(a):
+    return (a[0] + a[1]) + (a[2] + a[3])
 
 
-@compiled
-def share_gradient(vote, mean, quadratic, linear, constant, columns, gradient):
-    """D_ij = dL/dr_ij (11); columns (ROW,) is for work."""
-    for e in range(ROW):
-        a, b = vote[e] - mean[e], vote[ROW + e] - mean[ROW + e]
-        c, d = vote[2 * ROW + e] - mean[2 * ROW + e], vote[3 * ROW + e] - mean[3 * ROW + e]
-        upper = a * (quadratic[e] * a + linear[e]) + b * (quadratic[ROW + e] * b + linear[ROW + e])
-        lower = c * (quadratic[2 * ROW + e] * c + linear[2 * ROW + e]) + d * (
-            quadratic[3 * ROW + e] * d + linear[3 * ROW + e]
-        )
-        columns[e] = upper + lower
-    add_columns(columns, constant, gradient)
+@inlined
+def matrix_times(pose, child, a):
+    """M times a column."""
+    m = 16 * child
+    return (
+        pose[m] * a[0] + pose[m + 1] * a[1] + pose[m + 2] * a[2] + pose[m + 3] * a[3],
+        pose[m + 4] * a[0] + pose[m + 5] * a[1] + pose[m + 6] * a[2] + pose[m + 7] * a[3],
+        pose[m + 8] * a[0] + pose[m + 9] * a[1] + pose[m + 10] * a[2] + pose[m + 11] * a[3],
+        pose[m + 12] * a[0] + pose[m + 13] * a[1] + pose[m + 14] * a[2] + pose[m + 15] * a[3],
+    )
 
 
-@compiled
-def add_moments(vote, mean, joint_gradient, first, second):
-    """Two of the sums of (14)."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            difference = vote[row + e] - mean[row + e]
-            pull = joint_gradient[e] * difference
-            first[row + e] += pull
-            second[row + e] += pull * difference
+@inlined
+def transposed_matrix_times(pose, child, a):
+    """M^T times a column."""
+    m = 16 * child
+    return (
+        pose[m] * a[0] + pose[m + 4] * a[1] + pose[m + 8] * a[2] + pose[m + 12] * a[3],
+        pose[m + 1] * a[0] + pose[m + 5] * a[1] + pose[m + 9] * a[2] + pose[m + 13] * a[3],
+        pose[m + 2] * a[0] + pose[m + 6] * a[1] + pose[m + 10] * a[2] + pose[m + 14] * a[3],
+        pose[m + 3] * a[0] + pose[m + 7] * a[1] + pose[m + 11] * a[2] + pose[m + 15] * a[3],
+    )
 
 
-@compiled
-def vote_gradient_of_m(vote, mean, quadratic, linear, share, gradient):
-    """dL/dV_ij through the first M-step (12)."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            pull = quadratic[row + e] * (vote[row + e] - mean[row + e])
-            gradient[row + e] = share[e] * (pull + (pull + linear[row + e]))
+@inlined
+def votes(pose, child, matrices, matrix, shift_row, shift_column):
+    """A column of V = M W (1). The last column of a class layer is shifted by the child's scaled position."""
+    found = matrix_times(pose, child, column(matrices, matrix))
+    return found[0] + shift_row, found[1] + shift_column, found[2], found[3]
 
 
-@compiled
-def add_vote_gradient_of_m(vote, mean, quadratic, linear, share, gradient):
-    """The same through a later M-step, added up."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            pull = quadratic[row + e] * (vote[row + e] - mean[row + e])
-            gradient[row + e] += share[e] * (pull + (pull + linear[row + e]))
-
-
-@compiled
-def add_vote_gradient_of_e(vote, mean, precision, joint_gradient, gradient):
-    """dL/dV_ij through an E-step (15), added up."""
-    for row in range(0, BLOCK, ROW):
-        for e in range(ROW):
-            gradient[row + e] -= joint_gradient[e] * precision[row + e] * (vote[row + e] - mean[row + e])
-
-
-@compiled
-def add_matrix_gradient(pose, gradient, total):
-    """dL/dW += M^T dL/dV (17); pose (16,)."""
-    for j in range(4):
-        a, b, c, d = pose[j], pose[4 + j], pose[8 + j], pose[12 + j]
-        for e in range(ROW):
-            total[j * ROW + e] += (
-                a * gradient[e] + b * gradient[ROW + e] + c * gradient[2 * ROW + e] + d * gradient[3 * ROW + e]
-            )
-
-
-@compiled_sums
-def add_pose_gradient(gradient, weight, total):
-    """dL/dM += dL/dV W^T (16); total (16,)."""
-    for i in range(4):
-        for j in range(4):
-            value = total[4 * i + j]
-            for e in range(ROW):
-                value += gradient[i * ROW + e] * weight[j * ROW + e]
-            total[4 * i + j] = value
-
-
-# --- The slots of a position.
-
-
-@compiled
-def window_votes(pose, weight, group, sizes, position, vote):
-    """The votes of all slots for a group of parents at a position, (S, BLOCK)."""
-    _, columns, _, kernel_rows, kernel_columns, down, right, shared, _ = sizes
-    height, width, child_types = pose.shape[:3]
-    top, left = position // columns * down, position % columns * right
-    slot = 0
-    for ky in range(kernel_rows):
-        for kx in range(kernel_columns):
-            matrix = 0 if shared else ky * kernel_columns + kx
-            row = (top + ky + 0.5) / height if shared else 0.0
-            column = (left + kx + 0.5) / width
-            for c in range(child_types):
-                votes(pose[top + ky, left + kx, c], weight[matrix, c, group], row, column, vote[slot])
-                slot += 1
+# --- Windows: which children a position reads.
 
 
 @compiled
 def child_indices(height, width, child_types, sizes):
-    """(P, S): which child, counted over (H, W, C), a slot is."""
+    """(P, S): which child a slot is."""
     rows, columns, _, kernel_rows, kernel_columns, down, right, _, _ = sizes
     result = np.empty((rows * columns, kernel_rows * kernel_columns * child_types), np.int64)
     for p in range(rows * columns):
@@ -247,10 +157,31 @@ def child_indices(height, width, child_types, sizes):
 
 
 @compiled
-def even_assignments(height, width, child_types, sizes):
-    """1 / the number of parents that read a child (1), counted over (H, W, C); 1 where none does."""
+def matrix_starts(slots, child_types, shared):
+    """(S,): where, in a column of all matrices, a slot's begins. A class layer has one matrix for all places."""
+    result = np.empty(slots, np.int64)
+    for s in range(slots):
+        result[s] = (s % child_types if shared else s) * COLUMN
+    return result
+
+
+@compiled
+def shifts(height, width, child_types, slots, shared, like):
+    """(2, 4, S): by how much rows 0 and 1 of a slot's votes are shifted in each column: a class layer's last one."""
+    result = np.zeros((2, 4, slots), like.dtype)
+    if shared:
+        for s in range(slots):
+            place = s // child_types
+            result[0, 3, s] = (place // width + 0.5) / height
+            result[1, 3, s] = (place % width + 0.5) / width
+    return result
+
+
+@compiled
+def even_assignments(height, width, child_types, sizes, like):
+    """1 / the number of parents that read a child (1); 1 where none does."""
     rows, columns, parents, kernel_rows, kernel_columns, down, right, _, _ = sizes
-    result = np.empty(height * width * child_types)
+    result = np.empty(height * width * child_types, like.dtype)
     for y in range(height):
         vertical = min(y // down, rows - 1) - max((y - kernel_rows + down) // down, 0) + 1
         for x in range(width):
@@ -261,89 +192,155 @@ def even_assignments(height, width, child_types, sizes):
     return result
 
 
-@compiled
-def m_step(
-    vote, children, of_children, assignments, low, beta_u, beta_a, routing_lambda, floor, unit, parents, share, record
-):
-    """(2) to (6) for a group of parents at a position, from the votes of its slots into their record.
+# --- Forward.
 
-    r_ij is the child's number times the assignment, of which there is one for all slots, or one for each.
-    """
-    slots = vote.shape[0]
-    each = 1 if assignments.shape[0] > 1 else 0
-    divisor = np.empty(LANES, vote.dtype)
-    product, log_variance = np.empty(LANES), np.zeros(LANES)
-    record[:] = 0
-    mean, squares, residual = record[:BLOCK], record[SPREAD : SPREAD + BLOCK], record[RESIDUAL : RESIDUAL + BLOCK]
-    precision, data = record[PRECISION : PRECISION + BLOCK], record[DATA : DATA + LANES]
+
+@compiled
+def even_shares(own, even, children, parents, share):
+    """r_ij (2) of the first iteration: a_i times the even assignment; nothing for padding."""
+    for s in range(children.shape[0]):
+        child = children[s]
+        store(share, s * LANES, first_lanes(zeros(share) + own[child] * even[child], parents, 0))
+
+
+@compiled
+def later_shares(own, assignments, children, share):
+    """r_ij (2): a_i times the assignment."""
+    for s in range(children.shape[0]):
+        store(share, s * LANES, load(assignments, s * LANES) * own[children[s]])
+
+
+@compiled
+def votes_and_sum(pose, children, matrices, starts, shift, share, vote):
+    """A column of the votes of all slots, and their sum for (3)."""
+    total = nothing(vote)
+    for s in range(children.shape[0]):
+        found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
+        put(vote, s * COLUMN, found)
+        total = plus(total, scaled(load(share, s * LANES), found))
+    return total
+
+
+@compiled
+def spread_around(mean, vote, share, slots):
+    """The sums of (4): squared distances from the mean, and distances, which only rounding and epsilon leave."""
+    squares, residual = nothing(vote), nothing(vote)
     for s in range(slots):
-        fill_row(assignments[s * each], low, of_children[children[s]], share)
-        for o in range(LANES):
-            data[o] += share[o]
-        add_weighted(vote[s], share, mean)
-    for o in range(LANES):
-        divisor[o] = data[o] + EPSILON
+        difference = minus(column(vote, s * COLUMN), mean)
+        pull = scaled(load(share, s * LANES), difference)
+        residual = plus(residual, pull)
+        squares = plus(squares, times(pull, difference))
+    return squares, residual
+
+
+@compiled
+def add_distances(mean, precision, vote, slots, joint):
+    """The sum of (7) over the elements of a column: squared distances in units of the variance."""
+    for s in range(slots):
+        difference = minus(column(vote, s * COLUMN), mean)
+        found = over_rows(times(times(difference, precision), difference))
+        store(joint, s * LANES, load(joint, s * LANES) + found)
+
+
+@compiled
+def m_step(pose, children, weight, starts, shift, share, floor, parents, last, vote, variance, record, joint):
+    """(2) to (4) for a group of parents at a position, into their record, and what (7) needs of the votes."""
+    slots = children.shape[0]
+    data = zeros(share)
+    for s in range(slots):
+        data += load(share, s * LANES)
+    if not last:
+        joint[:] = 0
+    store(record, DATA, data)
+    divisor = data + EPSILON
+    for k in range(4):
+        at = k * COLUMN
+        mean = divided(votes_and_sum(pose, children, weight[k], starts, shift[:, k], share, vote), divisor)
+        squares, residual = spread_around(mean, vote, share, slots)
+        spread = divided(squares, divisor)
+        floored = spread[0] + floor, spread[1] + floor, spread[2] + floor, spread[3] + floor
+        # Padding has no variance: with a floor of zero its inverse were infinite, and infinity times zero no number.
+        precision = (
+            first_lanes(1 / floored[0], parents, 1),
+            first_lanes(1 / floored[1], parents, 1),
+            first_lanes(1 / floored[2], parents, 1),
+            first_lanes(1 / floored[3], parents, 1),
+        )
+        put(record, MEAN + at, mean)
+        put(record, PRECISION + at, precision)
+        put(record, SPREAD + at, spread)
+        put(record, RESIDUAL + at, divided(residual, divisor))
+        put(variance, at, floored)
+        if not last:
+            add_distances(mean, precision, vote, slots, joint)
+
+
+@compiled
+def log_products(variance, parents, product):
+    """The sum of the logarithms of a block's elements, for each parent, in double precision."""
+    product[:] = 1
     for start in range(0, BLOCK, LANES):
         for o in range(LANES):
-            mean[start + o] /= divisor[o]
-    for s in range(slots):
-        fill_row(assignments[s * each], low, of_children[children[s]], share)
-        add_spread(vote[s], share, mean, squares, residual)
-    for row in range(0, BLOCK, ROW):
-        product[:] = 1  # of four variances, in double precision: one logarithm instead of four
-        for start in range(row, row + ROW, LANES):
-            for o in range(LANES):
-                squares[start + o] /= divisor[o]
-                residual[start + o] /= divisor[o]
-            for o in range(LANES):
-                variance = squares[start + o] + floor
-                precision[start + o] = 1 / variance
-                product[o] *= variance
-        for o in range(parents):
-            log_variance[o] += math.log(product[o])
-    for o in range(parents, LANES):
-        for start in range(0, BLOCK, LANES):
-            precision[start + o] = 1  # with a floor of zero it would be infinite, and infinity times zero is no number
+            product[o] *= variance[start + o]
     for o in range(parents):
-        unit_cost = (16 * beta_u[o] + log_variance[o] / 2) / unit
-        logit = routing_lambda * (beta_a[o] - unit_cost * data[o])
-        record[UNIT_COST + o] = unit_cost
-        record[LOGIT + o] = logit
-        record[LOG_PEAK + o] = min(logit, 0.0) - math.log1p(math.exp(-abs(logit))) - log_variance[o] / 2
+        if SMALL < product[o] < LARGE:
+            product[o] = math.log(product[o])
+        else:
+            product[o] = 0
+            for start in range(0, BLOCK, LANES):
+                product[o] += math.log(variance[start + o])
 
 
 @compiled
-def e_step(joint, sizes, children, lowest, largest, total):
-    """R_ij (7) in place of the log joints (P, S, G * LANES)."""
-    parents, by_position = sizes[2], sizes[8]
-    slots = joint.shape[1]
+def activate(log_variance, beta_u, beta_a, routing_lambda, unit, record):
+    """(5) and (6) for a group of parents; nothing for padding."""
+    for start in range(UNIT_COST, RECORD, LANES):
+        store(record, start, zeros(record))
+    for o in range(beta_u.shape[0]):
+        unit_cost = (16 * beta_u[o] + log_variance[o] / 2) / unit
+        logit = routing_lambda * (beta_a[o] - unit_cost * record[DATA + o])
+        small = math.exp(-abs(logit))
+        smaller, larger = small / (1 + small), 1 / (1 + small)
+        record[UNIT_COST + o] = unit_cost
+        record[ACTIVATION + o] = larger if logit >= 0 else smaller
+        record[INACTIVATION + o] = smaller if logit >= 0 else larger
+        record[LOG_PEAK + o] = min(logit, 0.0) - math.log1p(small) - log_variance[o] / 2
+
+
+@compiled
+def e_step(joint, records, children, parents, by_position, lowest, largest, total):
+    """R_ij (7) in place of the squared distances, (P, G, S * LANES)."""
+    positions, slots = children.shape
     largest[:] = lowest
     total[:] = 0
-    for p in range(joint.shape[0]):
-        for s in range(slots):
-            i = p * slots + s if by_position else children[p, s]
-            most = largest[i]
-            for o in range(parents):
-                most = max(most, joint[p, s, o])
-            largest[i] = most
-    for p in range(joint.shape[0]):
-        for s in range(slots):
-            i = p * slots + s if by_position else children[p, s]
-            most, value = largest[i], total[i]
-            for o in range(parents):
-                joint[p, s, o] = exp_of_nonpositive(joint[p, s, o] - most)
-            for o in range(parents):
-                value += joint[p, s, o]
-            total[i] = value
-    for p in range(joint.shape[0]):
-        for s in range(slots):
-            whole = total[p * slots + s if by_position else children[p, s]]
-            for o in range(parents):
-                joint[p, s, o] /= whole
-            joint[p, s, parents:] = 0
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge, own_parents = joint[p, g], min(parents - g * LANES, LANES)
+            peak = load(records[p, g], LOG_PEAK)
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                logarithm = peak - load(edge, s * LANES) * 0.5
+                store(edge, s * LANES, logarithm)
+                largest[i] = max(largest[i], largest_lane(first_lanes(logarithm, own_parents, lowest)))
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge, own_parents = joint[p, g], min(parents - g * LANES, LANES)
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                part = first_lanes(exp_of_nonpositive(load(edge, s * LANES) - largest[i]), own_parents, 0)
+                store(edge, s * LANES, part)
+                total[i] += sum_of_lanes(part)
+    for i in range(total.shape[0]):
+        total[i] = 1 / total[i]
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge = joint[p, g]
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                store(edge, s * LANES, load(edge, s * LANES) * total[i])
 
 
-@compiled
+@kept_on_disk
 def forward_images(
     pose,
     activation,
@@ -353,6 +350,7 @@ def forward_images(
     lambdas,
     floor,
     unit,
+    grid,
     sizes,
     lowest,
     records,
@@ -360,131 +358,310 @@ def forward_images(
     out_pose,
     out_activation,
 ):
-    """Every iteration for each image; out_pose (B, P, O, 16), out_activation (B, P, O).
+    """Every iteration for each image; grid is H, W, C; out_pose (B, P, O, 16), out_activation (B, P, O).
 
     Records and assignments may have the places of one image and one iteration: then nothing is kept.
     """
-    parents, groups = sizes[2], weight.shape[2]
-    height, width, child_types = activation.shape[1:]
+    parents, shared, by_position = sizes[2], sizes[7], sizes[8]
+    height, width, child_types = grid
     children = child_indices(height, width, child_types, sizes)
-    even = even_assignments(height, width, child_types, sizes)
+    even = even_assignments(height, width, child_types, sizes, pose)
     positions, slots = children.shape
+    starts = matrix_starts(slots, child_types, shared)
+    shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
-    vote = np.empty((slots, BLOCK), pose.dtype)
-    share, columns = np.empty(ROW, pose.dtype), np.empty(ROW, pose.dtype)
-    first = np.empty(even.shape[0], pose.dtype)
-    ones = np.zeros((1, groups * LANES), pose.dtype)
-    ones[0, :parents] = 1
-    normalisers = positions * slots if sizes[8] else even.shape[0]
+    vote, variance = np.empty(slots * COLUMN, pose.dtype), np.empty(BLOCK, pose.dtype)
+    share, log_variance = np.empty(slots * LANES, pose.dtype), np.empty(LANES)
+    normalisers = positions * slots if by_position else even.shape[0]
     largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
     for b in range(pose.shape[0]):
         kept = min(b, records.shape[0] - 1)
-        own = activation[b].reshape(-1)
-        for i in range(even.shape[0]):
-            first[i] = own[i] * even[i]
+        own = activation[b]
         for t in range(iterations):
-            place = min(t, assignments.shape[1] - 1)
+            last = t + 1 == iterations
+            found, place = min(t, records.shape[1] - 1), min(t, assignments.shape[1] - 1)
             for p in range(positions):
-                before = ones if t == 0 else assignments[kept, min(t - 1, assignments.shape[1] - 1), p]
-                for g in range(groups):
+                for g in range(weight.shape[0]):
                     low, high = g * LANES, min(parents, (g + 1) * LANES)
-                    record = records[kept, min(t, records.shape[1] - 1), p, g]
-                    window_votes(pose[b], weight, g, sizes, p, vote)
-                    m_step(
-                        vote,
-                        children[p],
-                        first if t == 0 else own,
-                        before,
-                        low,
-                        beta_u[low:high],
-                        beta_a[low:high],
-                        lambdas[t],
-                        floor,
-                        unit,
-                        high - low,
-                        share,
-                        record,
-                    )
-                    if t + 1 < iterations:
-                        # Where there is one place for all iterations, nobody else still needs what was here.
-                        for s in range(slots):
-                            log_joint(
-                                vote[s],
-                                record[:BLOCK],
-                                record[PRECISION : PRECISION + BLOCK],
-                                record[LOG_PEAK : LOG_PEAK + LANES],
-                                columns,
-                                assignments[kept, place, p, s][low : low + LANES],
-                            )
+                    record = records[kept, found, p, g]
+                    # Where there is one place for all iterations, nobody else still needs what was here.
+                    joint = share if last else assignments[kept, place, p, g]
+                    if t == 0:
+                        even_shares(own, even, children[p], high - low, share)
                     else:
+                        before = assignments[kept, min(t - 1, assignments.shape[1] - 1), p, g]
+                        later_shares(own, before, children[p], share)
+                    m_step(
+                        pose[b],
+                        children[p],
+                        weight[g],
+                        starts,
+                        shift,
+                        share,
+                        floor,
+                        high - low,
+                        last,
+                        vote,
+                        variance,
+                        record,
+                        joint,
+                    )
+                    log_products(variance, high - low, log_variance)
+                    activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, record)
+                    if last:
                         for o in range(high - low):
                             for h in range(16):
-                                out_pose[b, p, low + o, h] = record[h * LANES + o]
-                            out_activation[b, p, low + o] = 1 / (1 + math.exp(-record[LOGIT + o]))
-            if t + 1 < iterations:
-                e_step(assignments[kept, place], sizes, children, lowest, largest, total)
+                                out_pose[b, p, low + o, h] = record[h % 4 * COLUMN + h // 4 * LANES + o]
+                            out_activation[b, p, low + o] = record[ACTIVATION + o]
+            if not last:
+                e_step(
+                    assignments[kept, place], records[kept, found], children, parents, by_position, lowest, largest, total
+                )
+
+
+# --- Backward.
 
 
 @compiled
-def set_adjoint(record, of_mean, of_variance, of_logit, routing_lambda, unit, adjoint, constant, beta_gradient):
-    """From the gradients of the statistics of a group to A, B, c and those of the betas, (8) to (10).
+def votes_and_moments(pose, children, matrices, starts, shift, mean, joint_gradient, vote):
+    """A column of the votes of all slots, and two of the sums of (14)."""
+    first, second = nothing(vote), nothing(vote)
+    for s in range(children.shape[0]):
+        found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
+        put(vote, s * COLUMN, found)
+        difference = minus(found, mean)
+        pull = scaled(load(joint_gradient, s * LANES), difference)
+        first = plus(first, pull)
+        second = plus(second, times(pull, difference))
+    return first, second
+
+
+@compiled
+def statistics_gradient(pose, children, matrices, starts, shift, record, at, joint_gradient, whole_gradient, vote):
+    """dL/dmu and dL/ds2 of a column of parents through the E-step after theirs (14)."""
+    first, second = votes_and_moments(
+        pose, children, matrices, starts, shift, column(record, MEAN + at), joint_gradient, vote
+    )
+    precision = column(record, PRECISION + at)
+    second = times(precision, second)
+    inner = (
+        second[0] - whole_gradient,
+        second[1] - whole_gradient,
+        second[2] - whole_gradient,
+        second[3] - whole_gradient,
+    )
+    return times(precision, first), scaled(zeros(vote) + 0.5, times(precision, inner))
+
+
+@compiled
+def set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint):
+    """A and B of a column from the gradients of its statistics, (8) to (10); returns what it takes from c.
 
     The sum of r (V - mu) in the gradient of (4) is the one that the record has, rounding and all, and not zero.
     """
-    per_data, per_log_variance = np.empty(LANES, record.dtype), np.empty(LANES, record.dtype)
-    for o in range(LANES):
-        data = record[DATA + o]
-        cost_gradient = -routing_lambda * of_logit[o]
-        constant[o] = cost_gradient * record[UNIT_COST + o]
-        beta_gradient[0, o] += 16 * cost_gradient * data / unit
-        beta_gradient[1, o] -= cost_gradient
-        per_data[o] = 1 / (data + EPSILON)
-        per_log_variance[o] = cost_gradient * data / (2 * unit)
-    for start in range(0, BLOCK, LANES):
-        for o in range(LANES):
-            e = start + o
-            whole = of_variance[e] + per_log_variance[o] * record[PRECISION + e]
-            adjoint[e] = whole * per_data[o]
-            adjoint[BLOCK + e] = (of_mean[e] - 2 * whole * record[RESIDUAL + e]) * per_data[o]
-        for o in range(LANES):
-            constant[o] -= adjoint[start + o] * record[SPREAD + start + o]
+    whole = plus(of_variance, scaled(per_log_variance, column(record, PRECISION + at)))
+    quadratic = scaled(per_data, whole)
+    put(adjoint, QUADRATIC + at, quadratic)
+    pull = times(whole, column(record, RESIDUAL + at))
+    put(adjoint, LINEAR + at, scaled(per_data, minus(of_mean, plus(pull, pull))))
+    return over_rows(times(quadratic, column(record, SPREAD + at)))
+
+
+@inlined
+def share_gradient(difference, quadratic, linear):
+    """A column's part of D_ij = dL/dr_ij (11)."""
+    return over_rows(times(difference, plus(times(quadratic, difference), linear)))
+
+
+@inlined
+def pull_of_m(difference, quadratic, linear):
+    """dL/dV_ij through an M-step, over r_ij (12)."""
+    pull = times(quadratic, difference)
+    return plus(pull, plus(pull, linear))
 
 
 @compiled
-def spread_child_gradients(gradient, assignments, activation, sizes, children, found, activation_gradient):
-    """K_i (13), added to dL/da_i, and e_ij (14) in place of D_ij; gradient and assignments (P, S, G * LANES)."""
-    parents, by_position = sizes[2], sizes[8]
-    slots = gradient.shape[1]
+def votes_and_share_gradients(pose, children, matrices, starts, shift, record, at, adjoint, vote, gradient):
+    """A column of the votes of all slots, and its part of their D_ij, added."""
+    mean = column(record, MEAN + at)
+    quadratic, linear = column(adjoint, QUADRATIC + at), column(adjoint, LINEAR + at)
+    for s in range(children.shape[0]):
+        found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
+        put(vote, s * COLUMN, found)
+        part = share_gradient(minus(found, mean), quadratic, linear)
+        store(gradient, s * LANES, load(gradient, s * LANES) + part)
+
+
+@compiled
+def share_gradients(record, at, adjoint, vote, gradient):
+    """The same, from votes that are there."""
+    mean = column(record, MEAN + at)
+    quadratic, linear = column(adjoint, QUADRATIC + at), column(adjoint, LINEAR + at)
+    for s in range(gradient.shape[0] // LANES):
+        part = share_gradient(minus(column(vote, s * COLUMN), mean), quadratic, linear)
+        store(gradient, s * LANES, load(gradient, s * LANES) + part)
+
+
+@compiled
+def vote_gradients(
+    pose,
+    own,
+    even,
+    children,
+    starts,
+    records,
+    record,
+    adjoints,
+    adjoint,
+    assignments,
+    gradients,
+    edges,
+    iterations,
+    at,
+    vote,
+    vote_gradient,
+    matrix_gradient,
+):
+    """dL/dV_ij of all slots, a column of each, and dL/dW += M^T dL/dV (17).
+
+    What iterations have is flat, and begins at `record`, `adjoint` and `edges` for the first.
+    """
+    record_step, adjoint_step = records.shape[0] // iterations, adjoints.shape[0] // iterations
+    edge_step = gradients.shape[0] // iterations
+    record, adjoint = record + at, adjoint + at
+    mean = column(records, record + MEAN)
+    quadratic, linear = column(adjoints, adjoint + QUADRATIC), column(adjoints, adjoint + LINEAR)
+    for s in range(children.shape[0]):
+        child = children[s]
+        there = column(vote, s * COLUMN)
+        share = zeros(vote) + own[child] * even[child]
+        found = scaled(share, pull_of_m(minus(there, mean), quadratic, linear))
+        for t in range(1, iterations):
+            edge = edges + s * LANES + t * edge_step
+            before, after = record + (t - 1) * record_step, record + t * record_step
+            joint_gradient = load(gradients, edge)  # (15)
+            pull = times(column(records, before + PRECISION), minus(there, column(records, before + MEAN)))
+            found = minus(found, scaled(joint_gradient, pull))
+            share = load(assignments, edge - edge_step) * own[child]
+            difference = minus(there, column(records, after + MEAN))
+            now = adjoint + t * adjoint_step
+            pull = pull_of_m(difference, column(adjoints, now + QUADRATIC), column(adjoints, now + LINEAR))
+            found = plus(found, scaled(share, pull))
+        put(vote_gradient, s * COLUMN, found)
+        total = column(matrix_gradient, starts[s])
+        put(matrix_gradient, starts[s], plus(total, transposed_matrix_times(pose, child, found)))
+
+
+@inlined
+def outer(a, b):
+    """All products of two columns' rows: sixteen vectors."""
+    return (
+        a[0] * b[0],
+        a[0] * b[1],
+        a[0] * b[2],
+        a[0] * b[3],
+        a[1] * b[0],
+        a[1] * b[1],
+        a[1] * b[2],
+        a[1] * b[3],
+        a[2] * b[0],
+        a[2] * b[1],
+        a[2] * b[2],
+        a[2] * b[3],
+        a[3] * b[0],
+        a[3] * b[1],
+        a[3] * b[2],
+        a[3] * b[3],
+    )
+
+
+@inlined
+def plus_16(a, b):
+    return (
+        a[0] + b[0],
+        a[1] + b[1],
+        a[2] + b[2],
+        a[3] + b[3],
+        a[4] + b[4],
+        a[5] + b[5],
+        a[6] + b[6],
+        a[7] + b[7],
+        a[8] + b[8],
+        a[9] + b[9],
+        a[10] + b[10],
+        a[11] + b[11],
+        a[12] + b[12],
+        a[13] + b[13],
+        a[14] + b[14],
+        a[15] + b[15],
+    )
+
+
+@compiled
+def pose_gradients(vote_gradient, weight, children, starts, pose_gradient):
+    """dL/dM += dL/dV W^T (16) of all slots; vote_gradient (4, S * COLUMN), weight (4, K * C * COLUMN)."""
+    of_votes, matrices = vote_gradient.reshape(-1), weight.reshape(-1)
+    votes_step, matrices_step = vote_gradient.shape[1], weight.shape[1]
+    for s in range(children.shape[0]):
+        at, start = s * COLUMN, starts[s]
+        found = outer(column(of_votes, at), column(matrices, start))
+        for k in range(1, 4):
+            part = outer(column(of_votes, at + k * votes_step), column(matrices, start + k * matrices_step))
+            found = plus_16(found, part)
+        child = 16 * children[s]
+        store(pose_gradient, child, load(pose_gradient, child) + sums_of_vectors(found))
+
+
+@compiled
+def spread_child_gradients(
+    gradient, constants, assignments, activation, children, parents, by_position, found, activation_gradient
+):
+    """K_i (13), added to dL/da_i, and e_ij (14) in place of D_ij less its constant c, (P, G, S * LANES)."""
+    positions, slots = children.shape
     found[:] = 0
-    for p in range(gradient.shape[0]):
-        for s in range(slots):
-            i = p * slots + s if by_position else children[p, s]
-            value = found[i]
-            for o in range(parents):
-                value += assignments[p, s, o] * gradient[p, s, o]
-            found[i] = value
-    for p in range(gradient.shape[0]):
-        for s in range(slots):
-            child = children[p, s]
-            mean = found[p * slots + s if by_position else child]
-            if by_position:
-                activation_gradient[child] += mean
-            factor = activation[child]
-            for o in range(parents):
-                gradient[p, s, o] = assignments[p, s, o] * factor * (gradient[p, s, o] - mean)
-            gradient[p, s, parents:] = 0
-    if not by_position:
+    for p in range(positions):
+        for g in range(gradient.shape[1]):
+            edge, assignment, constant = gradient[p, g], assignments[p, g], load(constants[p, g], 0)
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                whole = load(edge, s * LANES) + constant
+                store(edge, s * LANES, whole)
+                found[i] += sum_of_lanes(load(assignment, s * LANES) * whole)
+    for p in range(positions):
+        for g in range(gradient.shape[1]):
+            edge, assignment = gradient[p, g], assignments[p, g]
+            for s in range(slots):
+                child = children[p, s]
+                mean = found[p * slots + s if by_position else child]
+                share = load(assignment, s * LANES) * activation[child]
+                own_parents = min(parents - g * LANES, LANES)
+                store(edge, s * LANES, first_lanes(share * (load(edge, s * LANES) - mean), own_parents, 0))
+    if by_position:
+        for p in range(positions):
+            for s in range(slots):
+                activation_gradient[children[p, s]] += found[p * slots + s]
+    else:
         for i in range(found.shape[0]):
             activation_gradient[i] += found[i]
 
 
 @compiled
+def first_activation_gradients(gradient, constant, even, children, parents, activation_gradient):
+    """dL/da_i of the first iteration: the even assignment times the sum over parents of D_ij."""
+    for s in range(children.shape[0]):
+        child = children[s]
+        whole = sum_of_lanes(first_lanes(load(gradient, s * LANES) + constant, parents, 0))
+        activation_gradient[child] += even[child] * whole
+
+
+@kept_on_disk
 def backward_images(
     pose,
     activation,
     weight,
     lambdas,
     unit,
+    grid,
     sizes,
     records,
     assignments,
@@ -495,98 +672,120 @@ def backward_images(
     weight_gradient,
     beta_gradient,
 ):
-    """The gradients of each image's children, and those of matrices and betas added up over the images."""
-    parents, groups = sizes[2], weight.shape[2]
-    height, width, child_types = activation.shape[1:]
+    """The gradients of each image's children, and those of matrices and betas added up over the images.
+
+    beta_gradient (2, G, LANES); the other gradients are laid out as what they are of.
+    """
+    parents, shared, by_position = sizes[2], sizes[7], sizes[8]
+    groups = weight.shape[0]
+    height, width, child_types = grid
     children = child_indices(height, width, child_types, sizes)
-    even = even_assignments(height, width, child_types, sizes)
+    even = even_assignments(height, width, child_types, sizes, pose)
     positions, slots = children.shape
+    starts = matrix_starts(slots, child_types, shared)
+    shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     kind = pose.dtype
-    vote = np.empty((slots, BLOCK), kind)
-    share, columns, vote_gradient = np.empty(ROW, kind), np.empty(ROW, kind), np.empty(BLOCK, kind)
-    of_mean, of_variance, of_logit = np.empty(BLOCK, kind), np.empty(BLOCK, kind), np.empty(LANES, kind)
-    ones = np.ones(LANES, kind)
-    adjoints = np.empty((iterations, positions, groups, 2 * BLOCK), kind)
-    constant = np.empty(LANES, kind)
-    gradients = np.zeros((iterations, positions, slots, groups * LANES), kind)  # D_ij, then e_ij
-    found = np.empty(positions * slots if sizes[8] else even.shape[0], kind)
+    vote, vote_gradient = np.empty(slots * COLUMN, kind), np.empty((4, slots * COLUMN), kind)
+    of_outputs = np.zeros(BLOCK + LANES, kind)
+    adjoints = np.empty((iterations, positions, groups, ADJOINT), kind)
+    constants = np.empty((positions, groups, LANES), kind)
+    gradients = np.empty((iterations, positions, groups, slots * LANES), kind)  # D_ij, then e_ij
+    found = np.empty(positions * slots if by_position else even.shape[0], kind)
     pose_gradient[:] = 0
     activation_gradient[:] = 0
     for b in range(pose.shape[0]):
-        own = activation[b].reshape(-1)
-        own_gradient = activation_gradient[b].reshape(-1)
-        own_pose, own_pose_gradient = pose[b].reshape((-1, 16)), pose_gradient[b].reshape((-1, 16))
+        own = activation[b]
+        own_records, own_assignments = records[b].reshape(-1), assignments[b].reshape(-1)
         for t in range(iterations - 1, -1, -1):
+            last = t == iterations - 1
             for p in range(positions):
                 for g in range(groups):
                     low, high = g * LANES, min(parents, (g + 1) * LANES)
-                    record, adjoint = records[b, t, p, g], adjoints[t, p, g]
-                    mean = record[:BLOCK]
-                    window_votes(pose[b], weight, g, sizes, p, vote)
-                    of_mean[:] = 0
-                    of_variance[:] = 0
-                    of_logit[:] = 0
-                    if t == iterations - 1:
+                    record, adjoint, gradient = records[b, t, p, g], adjoints[t, p, g], gradients[t, p, g]
+                    after = gradients[min(t + 1, iterations - 1), p, g]
+                    whole_gradient = zeros(pose)  # of log a_j in (7)
+                    if last:
                         for o in range(high - low):
                             for h in range(16):
-                                of_mean[h * LANES + o] = out_pose_gradient[b, p, low + o, h]
-                            z = record[LOGIT + o]
-                            slope = 1 / (1 + math.exp(-z)) / (1 + math.exp(z))
-                            of_logit[o] = out_activation_gradient[b, p, low + o] * slope
+                                of_outputs[h % 4 * COLUMN + h // 4 * LANES + o] = out_pose_gradient[b, p, low + o, h]
+                            of_outputs[BLOCK + o] = out_activation_gradient[b, p, low + o] * record[ACTIVATION + o]
+                        for o in range(high - low, LANES):
+                            for start in range(0, BLOCK + LANES, LANES):
+                                of_outputs[start + o] = 0
+                        of_activation = load(of_outputs, BLOCK)
                     else:
                         for s in range(slots):
-                            fill_row(gradients[t + 1, p, s], low, 1, share)
-                            for o in range(LANES):
-                                of_logit[o] += share[o]
-                            add_moments(vote[s], mean, share, of_mean, of_variance)
-                        for start in range(0, BLOCK, LANES):
-                            for o in range(LANES):
-                                precision = record[PRECISION + start + o]
-                                of_mean[start + o] *= precision
-                                second = precision * of_variance[start + o] - of_logit[o]
-                                of_variance[start + o] = precision * second / 2
-                        for o in range(LANES):
-                            of_logit[o] /= 1 + math.exp(record[LOGIT + o])
-                    own_betas = beta_gradient[:, low : low + LANES]
-                    set_adjoint(record, of_mean, of_variance, of_logit, lambdas[t], unit, adjoint, constant, own_betas)
-                    quadratic, linear = adjoint[:BLOCK], adjoint[BLOCK:]
-                    for s in range(slots):
-                        gradient = gradients[t, p, s][low : low + LANES]
-                        share_gradient(vote[s], mean, quadratic, linear, constant, columns, gradient)
-                    if t > 0:
-                        continue
-                    for s in range(slots):
-                        child = children[p, s]
-                        fill_row(ones, 0, own[child] * even[child], share)
-                        vote_gradient_of_m(vote[s], mean, quadratic, linear, share, vote_gradient)
-                        for later in range(1, iterations):
-                            after, before = records[b, later, p, g], records[b, later - 1, p, g]
-                            fill_row(assignments[b, later - 1, p, s], low, own[child], share)
-                            add_vote_gradient_of_m(
-                                vote[s],
-                                after[:BLOCK],
-                                adjoints[later, p, g][:BLOCK],
-                                adjoints[later, p, g][BLOCK:],
-                                share,
-                                vote_gradient,
+                            whole_gradient += load(after, s * LANES)
+                        of_activation = whole_gradient
+                    cost_gradient = of_activation * load(record, INACTIVATION) * -lambdas[t]
+                    data = load(record, DATA)
+                    per_data = 1 / (data + EPSILON)
+                    per_log_variance = cost_gradient * data * (0.5 / unit)
+                    constant = cost_gradient * load(record, UNIT_COST)
+                    betas = beta_gradient[0, g], beta_gradient[1, g]
+                    store(betas[0], 0, load(betas[0], 0) + cost_gradient * data * (16 / unit))
+                    store(betas[1], 0, load(betas[1], 0) - cost_gradient)
+                    gradient[:] = 0
+                    for k in range(4):
+                        at = k * COLUMN
+                        if last:
+                            of_mean, of_variance = column(of_outputs, at), nothing(pose)
+                        else:
+                            of_mean, of_variance = statistics_gradient(
+                                pose[b],
+                                children[p],
+                                weight[g, k],
+                                starts,
+                                shift[:, k],
+                                record,
+                                at,
+                                after,
+                                whole_gradient,
+                                vote,
                             )
-                            fill_row(gradients[later, p, s], low, 1, share)
-                            add_vote_gradient_of_e(
-                                vote[s],
-                                before[:BLOCK],
-                                before[PRECISION : PRECISION + BLOCK],
-                                share,
-                                vote_gradient,
+                        constant -= set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint)
+                        if last:
+                            votes_and_share_gradients(
+                                pose[b], children[p], weight[g, k], starts, shift[:, k], record, at, adjoint, vote, gradient
                             )
-                        matrix = 0 if sizes[7] else s // child_types
-                        c = s % child_types
-                        add_matrix_gradient(own_pose[child], vote_gradient, weight_gradient[matrix, c, g])
-                        add_pose_gradient(vote_gradient, weight[matrix, c, g], own_pose_gradient[child])
-                        # dL/da_i of the first iteration: the even assignment times the sum over parents of D_ij
-                        value = 0.0
-                        for o in range(low, high):
-                            value += gradients[0, p, s, o]
-                        own_gradient[child] += value * even[child]
+                        else:
+                            share_gradients(record, at, adjoint, vote, gradient)
+                        if t == 0:
+                            vote_gradients(
+                                pose[b],
+                                own,
+                                even,
+                                children[p],
+                                starts,
+                                own_records,
+                                (p * groups + g) * RECORD,
+                                adjoints.reshape(-1),
+                                (p * groups + g) * ADJOINT,
+                                own_assignments,
+                                gradients.reshape(-1),
+                                (p * groups + g) * slots * LANES,
+                                iterations,
+                                at,
+                                vote,
+                                vote_gradient[k],
+                                weight_gradient[g, k],
+                            )
+                    store(constants[p, g], 0, constant)
+                    if t == 0:
+                        first_activation_gradients(
+                            gradient, constant, even, children[p], high - low, activation_gradient[b]
+                        )
+                        pose_gradients(vote_gradient, weight[g], children[p], starts, pose_gradient[b])
             if t > 0:
-                spread_child_gradients(gradients[t], assignments[b, t - 1], own, sizes, children, found, own_gradient)
+                spread_child_gradients(
+                    gradients[t],
+                    constants,
+                    assignments[b, t - 1],
+                    own,
+                    children,
+                    parents,
+                    by_position,
+                    found,
+                    activation_gradient[b],
+                )

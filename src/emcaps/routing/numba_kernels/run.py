@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.numba_kernels.kernels import BLOCK, LANES, RECORD, backward_images, forward_images
+from emcaps.routing.numba_kernels.kernels import LANES, RECORD, backward_images, forward_images
 from emcaps.routing.results import routing_lambda
 
 logger = logging.getLogger("emcaps")
@@ -59,6 +59,11 @@ class Shape(NamedTuple):
         return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
 
     @property
+    def grid(self) -> tuple[int, int, int]:
+        """The children's."""
+        return (*self.child_grid, self.child_types)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """What the kernels take."""
         return (
@@ -74,7 +79,7 @@ class Shape(NamedTuple):
         return (self.images, iterations, self.positions, self.groups, RECORD)
 
     def assignments(self, iterations: int) -> tuple[int, ...]:
-        return (self.images, iterations - 1, self.positions, self.slots, self.groups * LANES)
+        return (self.images, iterations - 1, self.positions, self.groups, self.slots * LANES)
 
 
 def shape_of(pose: Sequence[int], weight: Sequence[int], stride: Sequence[int], by_position: bool) -> Shape:
@@ -104,9 +109,9 @@ def forward(
     assignments = new(shape.assignments(iterations) if keep else 0)
     out_pose, out_activation = new(*shape.output, 4, 4), new(shape.output)
     packed = _pack_weight(weight, shape).numpy()
-    settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, shape.sizes
+    settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, shape.grid, shape.sizes
     lowest = float(np.finfo(packed.dtype).min)
-    children = pose.flatten(-2).numpy(), activation.numpy()
+    children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     outputs = _by_position(out_pose.flatten(-2), shape), _by_position(out_activation, shape)
 
     def some(images: slice) -> None:
@@ -150,14 +155,14 @@ def backward(
     packed = _pack_weight(weight.detach(), shape).numpy()
     chunks = _chunks(shape.images)
     weight_gradients = np.zeros((len(chunks), *packed.shape), packed.dtype)
-    beta_gradients = np.zeros((len(chunks), 2, shape.groups * LANES), packed.dtype)
-    children = pose.flatten(-2).numpy(), activation.numpy()
+    beta_gradients = np.zeros((len(chunks), 2, shape.groups, LANES), packed.dtype)
+    children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     of_outputs = (
         _by_position(pose_gradient.contiguous().flatten(-2), shape),
         _by_position(activation_gradient.contiguous(), shape),
     )
-    of_children = out_pose.flatten(-2).numpy(), out_activation.numpy()
-    settings = _lambdas(records.shape[1], final_lambda), data_unit, shape.sizes
+    of_children = out_pose.flatten(1).numpy(), out_activation.flatten(1).numpy()
+    settings = _lambdas(records.shape[1], final_lambda), data_unit, shape.grid, shape.sizes
 
     def some(images: slice) -> None:
         chunk = chunks.index(images)
@@ -177,19 +182,21 @@ def backward(
         )
 
     _in_threads(some, chunks, ("backward", pose.dtype))
-    found = torch.from_numpy(weight_gradients.sum(0)).unflatten(-1, (16, LANES))  # (K, C, G, 16, LANES)
-    matrices = found.transpose(-1, -2).flatten(2, 3)[:, :, : shape.parent_types].reshape(weight.shape)
-    betas = torch.from_numpy(beta_gradients.sum(0))[:, : shape.parent_types].contiguous()
-    return out_pose, out_activation, matrices.contiguous(), betas
+    betas = torch.from_numpy(beta_gradients.sum(0)).flatten(1)[:, : shape.parent_types].contiguous()
+    return out_pose, out_activation, _unpack_weight(torch.from_numpy(weight_gradients.sum(0)), shape, weight), betas
 
 
 def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
-    """(K, C, G, BLOCK): the parents of a group side by side, padded with zeros."""
-    rows = weight.reshape(-1, shape.child_types, shape.parent_types, 16)
-    padded = F.pad(rows, (0, 0, 0, shape.groups * LANES - shape.parent_types))
-    grouped = padded.unflatten(2, (shape.groups, LANES)).transpose(-1, -2)
-    packed: Tensor = grouped.reshape(-1, shape.child_types, shape.groups, BLOCK).contiguous()
-    return packed
+    """(G, 4, K * C * COLUMN): columns apart, in each the parents of a group side by side, padded with zeros."""
+    matrices = weight.reshape(-1, shape.parent_types, 4, 4)
+    padded = F.pad(matrices, (0, 0, 0, 0, 0, shape.groups * LANES - shape.parent_types))
+    grouped = padded.unflatten(1, (shape.groups, LANES)).permute(1, 4, 0, 3, 2)  # (G, column, K * C, row, LANES)
+    return grouped.reshape(shape.groups, 4, -1).contiguous()
+
+
+def _unpack_weight(packed: Tensor, shape: Shape, like: Tensor) -> Tensor:
+    grouped = packed.reshape(shape.groups, 4, -1, 4, LANES).permute(2, 0, 4, 3, 1)
+    return grouped.flatten(1, 2)[:, : shape.parent_types].reshape(like.shape).contiguous()
 
 
 def _by_position(tensor: Tensor, shape: Shape) -> Any:
