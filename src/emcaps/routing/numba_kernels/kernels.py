@@ -38,8 +38,9 @@ BLOCK = 4 * COLUMN
 MEAN, PRECISION, SPREAD, RESIDUAL = 0, BLOCK, 2 * BLOCK, 3 * BLOCK
 DATA, UNIT_COST, LOG_PEAK, ACTIVATION, INACTIVATION = (4 * BLOCK + field * LANES for field in range(5))
 RECORD = 4 * BLOCK + 5 * LANES
-ADJOINT = 2 * BLOCK  # A, then B
-QUADRATIC, LINEAR = 0, BLOCK
+# What the backward pass has of each parent: 2 A and B of (11).
+SLOPE, LINEAR = 0, BLOCK
+ADJOINT = 2 * BLOCK
 EPSILON = 1e-9  # keeps a parent without data at pose 0 instead of 0 / 0
 SMALL, LARGE = 1e-280, 1e280  # between them a product of variances has neither under- nor overflown
 
@@ -135,6 +136,14 @@ def votes(pose, child, matrices, matrix, shift_row, shift_column):
     """A column of V = M W (1). The last column of a class layer is shifted by the child's scaled position."""
     found = matrix_times(pose, child, column(matrices, matrix))
     return found[0] + shift_row, found[1] + shift_column, found[2], found[3]
+
+
+@compiled
+def lines(count, like):
+    """Room for numbers, from the start of a cache line on: a vector across two lines costs two."""
+    room = np.empty(count + LANES, like.dtype)
+    skipped = -room.ctypes.data % 64 // room.itemsize
+    return room[skipped : skipped + count]
 
 
 # --- Windows: which children a position reads.
@@ -370,8 +379,8 @@ def forward_images(
     starts = matrix_starts(slots, child_types, shared)
     shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
-    vote, variance = np.empty(slots * COLUMN, pose.dtype), np.empty(BLOCK, pose.dtype)
-    share, log_variance = np.empty(slots * LANES, pose.dtype), np.empty(LANES)
+    vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
+    log_variance = np.empty(LANES)
     normalisers = positions * slots if by_position else even.shape[0]
     largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
     for b in range(pose.shape[0]):
@@ -423,6 +432,13 @@ def forward_images(
 
 
 @compiled
+def column_of_votes(pose, children, matrices, starts, shift, vote):
+    """Of all slots."""
+    for s in range(children.shape[0]):
+        put(vote, s * COLUMN, votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s]))
+
+
+@compiled
 def votes_and_moments(pose, children, matrices, starts, shift, mean, joint_gradient, vote):
     """A column of the votes of all slots, and two of the sums of (14)."""
     first, second = nothing(vote), nothing(vote)
@@ -455,55 +471,55 @@ def statistics_gradient(pose, children, matrices, starts, shift, record, at, joi
 
 @compiled
 def set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint):
-    """A and B of a column from the gradients of its statistics, (8) to (10); returns what it takes from c.
+    """2 A and B of a column from the gradients of its statistics, (8) to (10); returns what they take from c.
 
     The sum of r (V - mu) in the gradient of (4) is the one that the record has, rounding and all, and not zero.
     """
     whole = plus(of_variance, scaled(per_log_variance, column(record, PRECISION + at)))
     quadratic = scaled(per_data, whole)
-    put(adjoint, QUADRATIC + at, quadratic)
+    put(adjoint, SLOPE + at, plus(quadratic, quadratic))
     pull = times(whole, column(record, RESIDUAL + at))
     put(adjoint, LINEAR + at, scaled(per_data, minus(of_mean, plus(pull, pull))))
     return over_rows(times(quadratic, column(record, SPREAD + at)))
 
 
 @inlined
-def share_gradient(difference, quadratic, linear):
-    """A column's part of D_ij = dL/dr_ij (11)."""
-    return over_rows(times(difference, plus(times(quadratic, difference), linear)))
+def pull_of_m(difference, slope, linear):
+    """2 A (V - mu) + B: r_ij times it is dL/dV_ij through an M-step (12), and half of D_ij's slope in V (11)."""
+    return plus(times(slope, difference), linear)
 
 
 @inlined
-def pull_of_m(difference, quadratic, linear):
-    """dL/dV_ij through an M-step, over r_ij (12)."""
-    pull = times(quadratic, difference)
-    return plus(pull, plus(pull, linear))
+def share_gradient(difference, pull, linear):
+    """A column's part of D_ij = dL/dr_ij (11)."""
+    return over_rows(times(difference, plus(pull, linear))) * 0.5
 
 
 @compiled
-def votes_and_share_gradients(pose, children, matrices, starts, shift, record, at, adjoint, vote, gradient):
-    """A column of the votes of all slots, and its part of their D_ij, added."""
+def votes_and_share_gradients(pose, children, matrices, starts, shift, record, adjoint, at, gradient):
+    """A column's part of the D_ij of all slots, added, from votes that nobody else needs."""
     mean = column(record, MEAN + at)
-    quadratic, linear = column(adjoint, QUADRATIC + at), column(adjoint, LINEAR + at)
+    slope, linear = column(adjoint, SLOPE + at), column(adjoint, LINEAR + at)
     for s in range(children.shape[0]):
-        found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
-        put(vote, s * COLUMN, found)
-        part = share_gradient(minus(found, mean), quadratic, linear)
+        difference = minus(votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s]), mean)
+        part = share_gradient(difference, pull_of_m(difference, slope, linear), linear)
         store(gradient, s * LANES, load(gradient, s * LANES) + part)
 
 
 @compiled
-def share_gradients(record, at, adjoint, vote, gradient):
+def share_gradients(vote, record, adjoint, at, gradient):
     """The same, from votes that are there."""
     mean = column(record, MEAN + at)
-    quadratic, linear = column(adjoint, QUADRATIC + at), column(adjoint, LINEAR + at)
+    slope, linear = column(adjoint, SLOPE + at), column(adjoint, LINEAR + at)
     for s in range(gradient.shape[0] // LANES):
-        part = share_gradient(minus(column(vote, s * COLUMN), mean), quadratic, linear)
+        difference = minus(column(vote, s * COLUMN), mean)
+        part = share_gradient(difference, pull_of_m(difference, slope, linear), linear)
         store(gradient, s * LANES, load(gradient, s * LANES) + part)
 
 
 @compiled
 def vote_gradients(
+    vote,
     pose,
     own,
     even,
@@ -517,36 +533,38 @@ def vote_gradients(
     gradients,
     edges,
     iterations,
-    at,
-    vote,
     vote_gradient,
     matrix_gradient,
 ):
-    """dL/dV_ij of all slots, a column of each, and dL/dW += M^T dL/dV (17).
+    """dL/dV_ij of all slots, a column of each, and dL/dW += M^T dL/dV (17); the column's part of the first D_ij, too.
 
-    What iterations have is flat, and begins at `record`, `adjoint` and `edges` for the first.
+    What iterations have is flat; `record`, `adjoint` and `edges` say where the first one's begins.
     """
     record_step, adjoint_step = records.shape[0] // iterations, adjoints.shape[0] // iterations
     edge_step = gradients.shape[0] // iterations
-    record, adjoint = record + at, adjoint + at
-    mean = column(records, record + MEAN)
-    quadratic, linear = column(adjoints, adjoint + QUADRATIC), column(adjoints, adjoint + LINEAR)
+    mean, precision = column(records, record + MEAN), column(records, record + PRECISION)
+    slope, linear = column(adjoints, adjoint + SLOPE), column(adjoints, adjoint + LINEAR)
     for s in range(children.shape[0]):
-        child = children[s]
+        child, edge = children[s], edges + s * LANES
         there = column(vote, s * COLUMN)
-        share = zeros(vote) + own[child] * even[child]
-        found = scaled(share, pull_of_m(minus(there, mean), quadratic, linear))
+        difference = minus(there, mean)
+        pull = pull_of_m(difference, slope, linear)
+        store(gradients, edge, load(gradients, edge) + share_gradient(difference, pull, linear))
+        found = scaled(zeros(vote) + own[child] * even[child], pull)
         for t in range(1, iterations):
-            edge = edges + s * LANES + t * edge_step
-            before, after = record + (t - 1) * record_step, record + t * record_step
-            joint_gradient = load(gradients, edge)  # (15)
-            pull = times(column(records, before + PRECISION), minus(there, column(records, before + MEAN)))
-            found = minus(found, scaled(joint_gradient, pull))
-            share = load(assignments, edge - edge_step) * own[child]
-            difference = minus(there, column(records, after + MEAN))
-            now = adjoint + t * adjoint_step
-            pull = pull_of_m(difference, column(adjoints, now + QUADRATIC), column(adjoints, now + LINEAR))
-            found = plus(found, scaled(share, pull))
+            # the E-step before iteration t, with the statistics of t - 1 (15), and the M-step of t
+            distance = times(precision, difference)
+            if t > 1:
+                before = record + (t - 1) * record_step
+                distance = times(column(records, before + PRECISION), minus(there, column(records, before + MEAN)))
+            found = minus(found, scaled(load(gradients, edge + t * edge_step), distance))
+            now, here = record + t * record_step, adjoint + t * adjoint_step
+            pull = pull_of_m(
+                minus(there, column(records, now + MEAN)),
+                column(adjoints, here + SLOPE),
+                column(adjoints, here + LINEAR),
+            )
+            found = plus(found, scaled(load(assignments, edge + (t - 1) * edge_step) * own[child], pull))
         put(vote_gradient, s * COLUMN, found)
         total = column(matrix_gradient, starts[s])
         put(matrix_gradient, starts[s], plus(total, transposed_matrix_times(pose, child, found)))
@@ -686,11 +704,12 @@ def backward_images(
     shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     kind = pose.dtype
-    vote, vote_gradient = np.empty(slots * COLUMN, kind), np.empty((4, slots * COLUMN), kind)
-    of_outputs = np.zeros(BLOCK + LANES, kind)
-    adjoints = np.empty((iterations, positions, groups, ADJOINT), kind)
-    constants = np.empty((positions, groups, LANES), kind)
-    gradients = np.empty((iterations, positions, groups, slots * LANES), kind)  # D_ij, then e_ij
+    vote, vote_gradient = lines(slots * COLUMN, pose), lines(4 * slots * COLUMN, pose).reshape((4, -1))
+    of_outputs = lines(BLOCK + LANES, pose)
+    adjoints = lines(iterations * positions * groups * ADJOINT, pose).reshape((iterations, positions, groups, ADJOINT))
+    constants = lines(positions * groups * LANES, pose).reshape((positions, groups, LANES))
+    gradients = lines(iterations * positions * groups * slots * LANES, pose)  # D_ij, then e_ij
+    gradients = gradients.reshape((iterations, positions, groups, slots * LANES))
     found = np.empty(positions * slots if by_position else even.shape[0], kind)
     pose_gradient[:] = 0
     activation_gradient[:] = 0
@@ -731,6 +750,8 @@ def backward_images(
                         at = k * COLUMN
                         if last:
                             of_mean, of_variance = column(of_outputs, at), nothing(pose)
+                            if t == 0:
+                                column_of_votes(pose[b], children[p], weight[g, k], starts, shift[:, k], vote)
                         else:
                             of_mean, of_variance = statistics_gradient(
                                 pose[b],
@@ -745,32 +766,32 @@ def backward_images(
                                 vote,
                             )
                         constant -= set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint)
-                        if last:
-                            votes_and_share_gradients(
-                                pose[b], children[p], weight[g, k], starts, shift[:, k], record, at, adjoint, vote, gradient
-                            )
-                        else:
-                            share_gradients(record, at, adjoint, vote, gradient)
                         if t == 0:
+                            first = p * groups + g
                             vote_gradients(
+                                vote,
                                 pose[b],
                                 own,
                                 even,
                                 children[p],
                                 starts,
                                 own_records,
-                                (p * groups + g) * RECORD,
+                                first * RECORD + at,
                                 adjoints.reshape(-1),
-                                (p * groups + g) * ADJOINT,
+                                first * ADJOINT + at,
                                 own_assignments,
                                 gradients.reshape(-1),
-                                (p * groups + g) * slots * LANES,
+                                first * slots * LANES,
                                 iterations,
-                                at,
-                                vote,
                                 vote_gradient[k],
                                 weight_gradient[g, k],
                             )
+                        elif last:
+                            votes_and_share_gradients(
+                                pose[b], children[p], weight[g, k], starts, shift[:, k], record, adjoint, at, gradient
+                            )
+                        else:
+                            share_gradients(vote, record, adjoint, at, gradient)
                     store(constants[p, g], 0, constant)
                     if t == 0:
                         first_activation_gradients(

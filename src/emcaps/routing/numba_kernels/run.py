@@ -154,8 +154,8 @@ def backward(
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
     packed = _pack_weight(weight.detach(), shape).numpy()
     chunks = _chunks(shape.images)
-    weight_gradients = np.zeros((len(chunks), *packed.shape), packed.dtype)
-    beta_gradients = np.zeros((len(chunks), 2, shape.groups, LANES), packed.dtype)
+    weight_gradients = pose.new_zeros(len(chunks), *packed.shape)
+    beta_gradients = pose.new_zeros(len(chunks), 2, shape.groups, LANES)
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     of_outputs = (
         _by_position(pose_gradient.contiguous().flatten(-2), shape),
@@ -177,13 +177,13 @@ def backward(
             of_outputs[1][images],
             of_children[0][images],
             of_children[1][images],
-            weight_gradients[chunk],
-            beta_gradients[chunk],
+            weight_gradients[chunk].numpy(),
+            beta_gradients[chunk].numpy(),
         )
 
     _in_threads(some, chunks, ("backward", pose.dtype))
-    betas = torch.from_numpy(beta_gradients.sum(0)).flatten(1)[:, : shape.parent_types].contiguous()
-    return out_pose, out_activation, _unpack_weight(torch.from_numpy(weight_gradients.sum(0)), shape, weight), betas
+    betas = beta_gradients.sum(0).flatten(1)[:, : shape.parent_types].contiguous()
+    return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), shape, weight), betas
 
 
 def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
