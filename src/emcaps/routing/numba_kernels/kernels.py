@@ -22,6 +22,7 @@ from numba import njit
 from emcaps.routing.numba_kernels.vectors import (
     LANES,
     exp_of_nonpositive,
+    fetch,
     first_lanes,
     largest_lane,
     load,
@@ -42,6 +43,7 @@ RECORD = 4 * BLOCK + 5 * LANES
 SLOPE, LINEAR = 0, BLOCK
 ADJOINT = 2 * BLOCK
 EPSILON = 1e-9  # keeps a parent without data at pose 0 instead of 0 / 0
+LINE = 64  # bytes of a cache line
 SMALL, LARGE = 1e-280, 1e280  # between them a product of variances has neither under- nor overflown
 
 OPTIONS = {"fastmath": {"contract"}, "nogil": True, "error_model": "numpy"}
@@ -142,8 +144,14 @@ def votes(pose, child, matrices, matrix, shift_row, shift_column):
 def lines(count, like):
     """Room for numbers, from the start of a cache line on: a vector across two lines costs two."""
     room = np.empty(count + LANES, like.dtype)
-    skipped = -room.ctypes.data % 64 // room.itemsize
+    skipped = -room.ctypes.data % LINE // room.itemsize
     return room[skipped : skipped + count]
+
+
+@compiled
+def fetch_all(array):
+    for start in range(0, array.shape[0], LINE // array.itemsize):
+        fetch(array, start)
 
 
 # --- Windows: which children a position reads.
@@ -301,7 +309,7 @@ def log_products(variance, parents, product):
 
 
 @compiled
-def activate(log_variance, beta_u, beta_a, routing_lambda, unit, record):
+def activate(log_variance, beta_u, beta_a, routing_lambda, unit, last, record):
     """(5) and (6) for a group of parents; nothing for padding."""
     for start in range(UNIT_COST, RECORD, LANES):
         store(record, start, zeros(record))
@@ -313,7 +321,8 @@ def activate(log_variance, beta_u, beta_a, routing_lambda, unit, record):
         record[UNIT_COST + o] = unit_cost
         record[ACTIVATION + o] = larger if logit >= 0 else smaller
         record[INACTIVATION + o] = smaller if logit >= 0 else larger
-        record[LOG_PEAK + o] = min(logit, 0.0) - math.log1p(small) - log_variance[o] / 2
+        if not last:
+            record[LOG_PEAK + o] = min(logit, 0.0) - math.log1p(small) - log_variance[o] / 2
 
 
 @compiled
@@ -416,7 +425,7 @@ def forward_images(
                         joint,
                     )
                     log_products(variance, high - low, log_variance)
-                    activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, record)
+                    activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, last, record)
                     if last:
                         for o in range(high - low):
                             for h in range(16):
@@ -517,8 +526,9 @@ def share_gradients(vote, record, adjoint, at, gradient):
         store(gradient, s * LANES, load(gradient, s * LANES) + part)
 
 
-@compiled
+@inlined
 def vote_gradients(
+    iterations,
     vote,
     pose,
     own,
@@ -527,47 +537,66 @@ def vote_gradients(
     starts,
     records,
     record,
-    adjoints,
     adjoint,
+    later_adjoints,
+    parent,
     assignments,
-    gradients,
+    joint_gradients,
     edges,
-    iterations,
+    at,
+    gradient,
     vote_gradient,
     matrix_gradient,
 ):
     """dL/dV_ij of all slots, a column of each, and dL/dW += M^T dL/dV (17); the column's part of the first D_ij, too.
 
-    What iterations have is flat; `record`, `adjoint` and `edges` say where the first one's begins.
+    `adjoint` and `gradient` are the first iteration's. What several have is flat, and `record`, `parent` and `edges`
+    say where the first one's begins: of records all, of the others those after the first iteration.
     """
-    record_step, adjoint_step = records.shape[0] // iterations, adjoints.shape[0] // iterations
-    edge_step = gradients.shape[0] // iterations
-    mean, precision = column(records, record + MEAN), column(records, record + PRECISION)
-    slope, linear = column(adjoints, adjoint + SLOPE), column(adjoints, adjoint + LINEAR)
+    rest = max(iterations - 1, 1)
+    record_step, adjoint_step, edge_step = (
+        records.shape[0] // iterations,
+        later_adjoints.shape[0] // rest,
+        joint_gradients.shape[0] // rest,
+    )
+    mean, precision = column(records, record + at + MEAN), column(records, record + at + PRECISION)
+    slope, linear = column(adjoint, SLOPE + at), column(adjoint, LINEAR + at)
     for s in range(children.shape[0]):
         child, edge = children[s], edges + s * LANES
         there = column(vote, s * COLUMN)
         difference = minus(there, mean)
         pull = pull_of_m(difference, slope, linear)
-        store(gradients, edge, load(gradients, edge) + share_gradient(difference, pull, linear))
+        part = share_gradient(difference, pull, linear)
+        store(gradient, s * LANES, load(gradient, s * LANES) + part)
         found = scaled(zeros(vote) + own[child] * even[child], pull)
         for t in range(1, iterations):
             # the E-step before iteration t, with the statistics of t - 1 (15), and the M-step of t
             distance = times(precision, difference)
             if t > 1:
-                before = record + (t - 1) * record_step
+                before = record + at + (t - 1) * record_step
                 distance = times(column(records, before + PRECISION), minus(there, column(records, before + MEAN)))
-            found = minus(found, scaled(load(gradients, edge + t * edge_step), distance))
-            now, here = record + t * record_step, adjoint + t * adjoint_step
+            found = minus(found, scaled(load(joint_gradients, edge), distance))
+            here = parent + at + (t - 1) * adjoint_step
+            difference_now = minus(there, column(records, record + at + t * record_step + MEAN))
             pull = pull_of_m(
-                minus(there, column(records, now + MEAN)),
-                column(adjoints, here + SLOPE),
-                column(adjoints, here + LINEAR),
+                difference_now, column(later_adjoints, here + SLOPE), column(later_adjoints, here + LINEAR)
             )
-            found = plus(found, scaled(load(assignments, edge + (t - 1) * edge_step) * own[child], pull))
+            found = plus(found, scaled(load(assignments, edge) * own[child], pull))
+            edge += edge_step
         put(vote_gradient, s * COLUMN, found)
         total = column(matrix_gradient, starts[s])
         put(matrix_gradient, starts[s], plus(total, transposed_matrix_times(pose, child, found)))
+
+
+@compiled
+def vote_gradients_in_any(iterations, *rest):
+    """The same. The compiler knows the usual numbers of iterations, and needs no loop over them."""
+    if iterations == 2:
+        vote_gradients(2, *rest)
+    elif iterations == 3:
+        vote_gradients(3, *rest)
+    else:
+        vote_gradients(iterations, *rest)
 
 
 @inlined
@@ -706,10 +735,13 @@ def backward_images(
     kind = pose.dtype
     vote, vote_gradient = lines(slots * COLUMN, pose), lines(4 * slots * COLUMN, pose).reshape((4, -1))
     of_outputs = lines(BLOCK + LANES, pose)
-    adjoints = lines(iterations * positions * groups * ADJOINT, pose).reshape((iterations, positions, groups, ADJOINT))
     constants = lines(positions * groups * LANES, pose).reshape((positions, groups, LANES))
-    gradients = lines(iterations * positions * groups * slots * LANES, pose)  # D_ij, then e_ij
-    gradients = gradients.reshape((iterations, positions, groups, slots * LANES))
+    # Of the first iteration nothing is needed beyond its parents; of the others A, B, and D_ij, later e_ij.
+    first_adjoint, first_gradient = lines(ADJOINT, pose), lines(slots * LANES, pose)
+    rest = (iterations - 1, positions, groups)
+    adjoints = lines((iterations - 1) * positions * groups * ADJOINT, pose)
+    gradients = lines((iterations - 1) * positions * groups * slots * LANES, pose)
+    adjoints_of, gradients_of = adjoints.reshape((*rest, ADJOINT)), gradients.reshape((*rest, slots * LANES))
     found = np.empty(positions * slots if by_position else even.shape[0], kind)
     pose_gradient[:] = 0
     activation_gradient[:] = 0
@@ -721,8 +753,12 @@ def backward_images(
             for p in range(positions):
                 for g in range(groups):
                     low, high = g * LANES, min(parents, (g + 1) * LANES)
-                    record, adjoint, gradient = records[b, t, p, g], adjoints[t, p, g], gradients[t, p, g]
-                    after = gradients[min(t + 1, iterations - 1), p, g]
+                    if p + 1 < positions:
+                        fetch_all(records[b, t, p + 1, g])
+                    record = records[b, t, p, g]
+                    adjoint = adjoints_of[t - 1, p, g] if t > 0 else first_adjoint
+                    gradient = gradients_of[t - 1, p, g] if t > 0 else first_gradient
+                    after = gradient if last else gradients_of[t, p, g]
                     whole_gradient = zeros(pose)  # of log a_j in (7)
                     if last:
                         for o in range(high - low):
@@ -767,8 +803,9 @@ def backward_images(
                             )
                         constant -= set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint)
                         if t == 0:
-                            first = p * groups + g
-                            vote_gradients(
+                            parent = p * groups + g
+                            vote_gradients_in_any(
+                                iterations,
                                 vote,
                                 pose[b],
                                 own,
@@ -776,13 +813,15 @@ def backward_images(
                                 children[p],
                                 starts,
                                 own_records,
-                                first * RECORD + at,
-                                adjoints.reshape(-1),
-                                first * ADJOINT + at,
+                                parent * RECORD,
+                                adjoint,
+                                adjoints,
+                                parent * ADJOINT,
                                 own_assignments,
-                                gradients.reshape(-1),
-                                first * slots * LANES,
-                                iterations,
+                                gradients,
+                                parent * slots * LANES,
+                                at,
+                                gradient,
                                 vote_gradient[k],
                                 weight_gradient[g, k],
                             )
@@ -800,7 +839,7 @@ def backward_images(
                         pose_gradients(vote_gradient, weight[g], children[p], starts, pose_gradient[b])
             if t > 0:
                 spread_child_gradients(
-                    gradients[t],
+                    gradients_of[t - 1],
                     constants,
                     assignments[b, t - 1],
                     own,

@@ -95,6 +95,21 @@ def store(_context, array, start, vector):
 
 
 @intrinsic
+def fetch(_context, array, start):
+    """Have the line of an element brought near, for later."""
+
+    def generate(context, builder, sig, args):
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, INDEX, INDEX, INDEX])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+        place = builder.bitcast(_address(context, builder, sig, args), pointer)
+        builder.call(prefetch, [place, *(ir.Constant(INDEX, value) for value in (0, 3, 1))])  # to read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, start), generate
+
+
+@intrinsic
 def zeros(_context, array):
     """Zeros of the array's kind."""
     kind = Vector(array.dtype)
