@@ -432,9 +432,8 @@ def forward_images(
                                 out_pose[b, p, low + o, h] = record[h % 4 * COLUMN + h // 4 * LANES + o]
                             out_activation[b, p, low + o] = record[ACTIVATION + o]
             if not last:
-                e_step(
-                    assignments[kept, place], records[kept, found], children, parents, by_position, lowest, largest, total
-                )
+                joints = assignments[kept, place]
+                e_step(joints, records[kept, found], children, parents, by_position, lowest, largest, total)
 
 
 # --- Backward.
@@ -745,6 +744,8 @@ def backward_images(
     found = np.empty(positions * slots if by_position else even.shape[0], kind)
     pose_gradient[:] = 0
     activation_gradient[:] = 0
+    weight_gradient[:] = 0
+    beta_gradient[:] = 0
     for b in range(pose.shape[0]):
         own = activation[b]
         own_records, own_assignments = records[b].reshape(-1), assignments[b].reshape(-1)

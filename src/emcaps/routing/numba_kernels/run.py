@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emcaps.routing.numba_kernels.kernels import LANES, RECORD, backward_images, forward_images
+from emcaps.routing.numba_kernels.threads import in_threads
 from emcaps.routing.results import routing_lambda
 
 logger = logging.getLogger("emcaps")
@@ -108,32 +107,29 @@ def forward(
     records = new(shape.records(iterations) if keep else 0)
     assignments = new(shape.assignments(iterations) if keep else 0)
     out_pose, out_activation = new(*shape.output, 4, 4), new(shape.output)
-    packed = _pack_weight(weight, shape).numpy()
+    kept = records.numpy(), assignments.numpy()
+    packed, betas = _pack_weight(weight, shape).numpy(), (beta_u.numpy(), beta_a.numpy())
     settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, shape.grid, shape.sizes
     lowest = float(np.finfo(packed.dtype).min)
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     outputs = _by_position(out_pose.flatten(-2), shape), _by_position(out_activation, shape)
 
     def some(images: slice) -> None:
-        if keep:
-            kept = records[images].numpy(), assignments[images].numpy()
-        else:
-            one = shape._replace(images=1)
-            kept = np.empty(one.records(1), packed.dtype), np.empty(one.assignments(2), packed.dtype)
+        one = shape._replace(images=1)
         forward_images(
             children[0][images],
             children[1][images],
             packed,
-            beta_u.numpy(),
-            beta_a.numpy(),
+            *betas,
             *settings,
             lowest,
-            *kept,
+            kept[0][images] if keep else new(one.records(1)).numpy(),
+            kept[1][images] if keep else new(one.assignments(2)).numpy(),
             outputs[0][images],
             outputs[1][images],
         )
 
-    _in_threads(some, _chunks(shape.images), ("forward", pose.dtype))
+    _run(some, _chunks(shape.images), ("forward", pose.dtype))
     return out_pose, out_activation, records, assignments
 
 
@@ -154,8 +150,10 @@ def backward(
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
     packed = _pack_weight(weight.detach(), shape).numpy()
     chunks = _chunks(shape.images)
-    weight_gradients = pose.new_zeros(len(chunks), *packed.shape)
-    beta_gradients = pose.new_zeros(len(chunks), 2, shape.groups, LANES)
+    weight_gradients = pose.new_empty(len(chunks), *packed.shape)
+    beta_gradients = pose.new_empty(len(chunks), 2, shape.groups, LANES)
+    sums = weight_gradients.numpy(), beta_gradients.numpy()
+    kept = records.numpy(), assignments.numpy()
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     of_outputs = (
         _by_position(pose_gradient.contiguous().flatten(-2), shape),
@@ -171,17 +169,17 @@ def backward(
             children[1][images],
             packed,
             *settings,
-            records[images].numpy(),
-            assignments[images].numpy(),
+            kept[0][images],
+            kept[1][images],
             of_outputs[0][images],
             of_outputs[1][images],
             of_children[0][images],
             of_children[1][images],
-            weight_gradients[chunk].numpy(),
-            beta_gradients[chunk].numpy(),
+            sums[0][chunk],
+            sums[1][chunk],
         )
 
-    _in_threads(some, chunks, ("backward", pose.dtype))
+    _run(some, chunks, ("backward", pose.dtype))
     betas = beta_gradients.sum(0).flatten(1)[:, : shape.parent_types].contiguous()
     return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), shape, weight), betas
 
@@ -219,19 +217,14 @@ def _chunks(images: int) -> list[slice]:
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
-def _in_threads(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object) -> None:
-    """The kernels let go of Python's lock, so plain threads do; as many as torch uses."""
+def _run(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object) -> None:
+    """The first time in one thread, so that the kernel is compiled once."""
     if kernel not in _compiled and chunks:
         with _announcing():
             work(chunks[0])
         _compiled.add(kernel)
         chunks = chunks[1:]
-    threads = min(torch.get_num_threads(), len(chunks))
-    if threads <= 1:
-        for chunk in chunks:
-            work(chunk)
-    else:
-        list(_pool(threads).map(work, chunks))
+    in_threads(work, chunks)
 
 
 @contextmanager
@@ -249,12 +242,3 @@ def _announcing() -> Iterator[None]:
 def _say_that_it_compiles() -> None:
     """Once a process."""
     logger.warning("compiling the CPU kernels, some 15 seconds, once: numba keeps them on disk")
-
-
-@functools.lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "emcaps")
-
-
-if hasattr(os, "register_at_fork"):  # a forked process has the pool, but not its threads, and would wait for ever
-    os.register_at_fork(after_in_child=_pool.cache_clear)
