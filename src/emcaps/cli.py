@@ -287,7 +287,11 @@ def bench(
     whats: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(WHATS)}; may be repeated.")] = None,
     impls: Annotated[
         list[str] | None,
-        typer.Option("--impl", help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: the first three)."),
+        typer.Option(
+            "--impl",
+            help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: the first three). "
+            "plain is the reference on a CPU in a process that does not keep freed memory.",
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time to spend on the repeats of a row.")] = 0.5,
     tf32: Annotated[bool, typer.Option("--tf32", help="Allow tf32 in all of them (default: exact float32).")] = False,

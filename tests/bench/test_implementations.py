@@ -32,11 +32,13 @@ def test_on_a_gpu_there_are_all(monkeypatch):
     monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     chosen, skipped = implementations.implementations(IMPLEMENTATIONS, GPU)
-    assert tuple(each.name for each in chosen) == tuple(name for name in NAMES if name != "fused, 1 core")
+    assert tuple(each.name for each in chosen) == tuple(
+        name for name in NAMES if name not in ("plain", "fused, 1 core")
+    )
     assert [each.routing for each in chosen] == ["reference", "reference", "triton", "triton", "triton"]
     assert [each.captured for each in chosen] == [False, False, False, True, True]
     assert [each.autocast for each in chosen] == [False, False, False, False, True]
-    assert not skipped
+    assert skipped == ["plain is skipped: it is about the memory of a CPU; use --device cpu"]
 
 
 def test_bfloat16_is_timed_on_request_only(monkeypatch):

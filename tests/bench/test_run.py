@@ -1,5 +1,6 @@
 """The whole benchmark through the command line, on a CPU."""
 
+import os
 import re
 import sys
 
@@ -202,3 +203,16 @@ def test_help_has_examples(bench):
     out = bench("--help")[1]
     assert "Examples:" in out
     assert "emcaps bench --suite headline" in out
+
+
+def test_the_plain_reference_runs_in_a_process_of_its_own(bench, monkeypatch):
+    monkeypatch.setattr(run, "_measure", process_that_measured)
+    status, _out, err = bench(*SMALLEST[:-1], "plain", "--what", "forward", "--out", "bench.csv")
+    assert not status, err
+    (row,) = read_rows("bench.csv")
+    assert (row.implementation, row.routing, row.status) == ("plain", "reference", "ok")
+    assert row.median_ms not in (0, os.getpid())
+
+
+def process_that_measured(*_arguments):
+    return timing.Timing(os.getpid(), 1.0, 2.0, 2, 0.1, None)

@@ -12,7 +12,7 @@ from emcaps.config import PRESETS, NetworkConfig, preset
 from emcaps.names import check_name
 
 FORWARD, BACKWARD, STEP = WHATS = ("forward", "forward+backward", "training step")
-IMPLEMENTATIONS = ("fused", "reference", "compiled", "bf16")
+IMPLEMENTATIONS = ("fused", "reference", "compiled", "bf16", "plain")
 USUAL = IMPLEMENTATIONS[:3]
 """What is timed unless implementations are named."""
 NETWORKS = tuple(name for name, config in PRESETS.items() if config.network.kind == "capsules")

@@ -12,10 +12,10 @@ from emcaps.bench.ceilings import interpreted
 from emcaps.names import check_name
 from emcaps.routing.dispatch import unavailable
 
-FUSED, REFERENCE, COMPILED, BFLOAT16 = IMPLEMENTATIONS
+FUSED, REFERENCE, COMPILED, BFLOAT16, PLAIN = IMPLEMENTATIONS
 FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"
 FUSED_ONE_THREAD = f"{FUSED}, 1 core"
-NAMES = (REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
+NAMES = (PLAIN, REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
 """All that may stand in a row, the definition first."""
 
 
@@ -31,6 +31,8 @@ class Implementation(NamedTuple):
     """Under torch.autocast: poses and matrices in bfloat16."""
     threads: int | None = None
     """Of the CPU; None for as many as torch uses."""
+    plain: bool = False
+    """In a process of its own that gives freed memory back to the system, as every script does by default."""
 
 
 def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
@@ -39,6 +41,11 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
     for name in wanted:
         check_name("implementation", name, IMPLEMENTATIONS)
     chosen, skipped = [], []
+    if PLAIN in wanted:
+        if device.type == "cpu":
+            chosen.append(Implementation(PLAIN, "reference", plain=True))
+        else:
+            skipped.append(f"{PLAIN} is skipped: it is about the memory of a CPU; use --device cpu")
     if REFERENCE in wanted:
         chosen.append(Implementation(REFERENCE, "reference"))
     if COMPILED in wanted:

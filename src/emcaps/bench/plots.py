@@ -17,6 +17,7 @@ from emcaps.bench.implementations import (
     FUSED_GRAPH,
     FUSED_ONE_THREAD,
     NAMES,
+    PLAIN,
     REFERENCE,
 )
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
@@ -25,6 +26,7 @@ from emcaps.files import atomic_write
 
 FORMATS = (".png", ".svg")
 COLOURS = {
+    PLAIN: "tab:brown",
     REFERENCE: "tab:gray",
     COMPILED: "tab:blue",
     FUSED: "tab:orange",

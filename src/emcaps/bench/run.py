@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from emcaps.bench.implementations import BFLOAT16, FUSED, Implementation, implem
 from emcaps.bench.rows import ERROR, OK, OUT_OF_MEMORY, Conditions, Row, append_row, make_row, read_rows
 from emcaps.bench.screen import screen
 from emcaps.bench.tables import check_table, comparison_table
-from emcaps.bench.timing import measure
+from emcaps.bench.timing import Timing, measure
 from emcaps.bench.work import build_work
 from emcaps.report.progress import counting_bar
 from emcaps.train.device import start_work
@@ -74,13 +76,25 @@ def time_row(case: Case, implementation: Implementation, conditions: Conditions,
     timing, status = None, OK
     try:
         _clean(device)
-        with _threads(implementation.threads):
-            timing = measure(
-                lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
-            )
+        if implementation.plain:
+            timing = _in_a_plain_process(case, implementation, device, seconds)
+        else:
+            timing = _measure(case, implementation, device, seconds)
     except Exception as error:
         status = OUT_OF_MEMORY if is_out_of_memory(error) else f"{ERROR}: {_short(error)}"
     return make_row(case, implementation, status, timing, conditions)
+
+
+def _measure(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
+    with _threads(implementation.threads):
+        return measure(
+            lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
+        )
+
+
+def _in_a_plain_process(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(_measure, case, implementation, device, seconds).result()
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -9,9 +9,12 @@ from rich.table import Table
 
 from emcaps.bench.agreement import Check
 from emcaps.bench.cases import Case, suite
-from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, REFERENCE
+from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.report.tables import plain_table
+
+SLOW = (PLAIN, REFERENCE, COMPILED)
+"""What the fused implementation is compared with."""
 
 
 class Comparison(NamedTuple):
@@ -109,12 +112,12 @@ def _names(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _ratio_titles(names: Sequence[str]) -> list[str]:
-    return [f"faster than {name}" for name in (REFERENCE, COMPILED) if name in names and FUSED in names]
+    return [f"faster than {name}" for name in SLOW if name in names and FUSED in names]
 
 
 def _cells(comparison: Comparison, names: Sequence[str]) -> list[str]:
     cells = [_time(comparison.rows.get(name)) for name in names]
-    for name in (REFERENCE, COMPILED):
+    for name in SLOW:
         if name in names and FUSED in names:
             value = comparison.faster_than(name)
             cells.append("-" if value is None else ratio(value))

@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.numba_kernels.kernels import LANES, RECORD, backward_images, forward_images
+from emcaps.routing.numba_kernels.kernels import RECORD, backward_images, forward_images
 from emcaps.routing.numba_kernels.threads import in_threads
+from emcaps.routing.numba_kernels.vectors import LANES
 from emcaps.routing.results import routing_lambda
 
 logger = logging.getLogger("emcaps")
@@ -188,7 +189,8 @@ def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
     """(G, 4, K * C * COLUMN): columns apart, in each the parents of a group side by side, padded with zeros."""
     matrices = weight.reshape(-1, shape.parent_types, 4, 4)
     padded = F.pad(matrices, (0, 0, 0, 0, 0, shape.groups * LANES - shape.parent_types))
-    grouped = padded.unflatten(1, (shape.groups, LANES)).permute(1, 4, 0, 3, 2)  # (G, column, K * C, row, LANES)
+    # (K * C, G, LANES, row, column) to (G, column, K * C, row, LANES)
+    grouped: Tensor = padded.unflatten(1, (shape.groups, LANES)).permute(1, 4, 0, 3, 2)
     return grouped.reshape(shape.groups, 4, -1).contiguous()
 
 

@@ -20,6 +20,7 @@ import torch
 
 Chunk = TypeVar("Chunk")
 TeamWork = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_forked = False
 
 
 def in_threads(work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
@@ -28,7 +29,7 @@ def in_threads(work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
     if threads <= 1:
         for chunk in chunks:
             work(chunk)
-    elif (team := _openmp_team()) is None:
+    elif _forked or (team := _openmp_team()) is None:
         list(_pool(threads).map(work, chunks))
     else:
         _in_team(team, work, chunks, threads)
@@ -80,8 +81,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     """A forked process has the pool and the team, but not their threads, and would wait for them for ever."""
-    global _openmp_team
-    _openmp_team = lambda: None  # noqa: E731
+    global _forked
+    _forked = True
     _pool.cache_clear()
 
 
