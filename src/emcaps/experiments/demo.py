@@ -21,7 +21,7 @@ from emcaps.train import TrainResult, load_network, train
 from emcaps.train.run_folder import CONFIG, WEIGHTS
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
-STEPS = 1200
+STEPS = 2400
 SETTINGS = {
     "data.view": "stereo",
     "train.steps": STEPS,
