@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():
         assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
 
 
+def test_the_seeds_of_the_demo_are_as_the_recorded_runs_say():
+    for name, text in (("small", "capsules"), ("cnn", "the CNN")):
+        files = sorted((ROOT / "results/demo-seeds").glob(f"{name}-*/evaluation.json"))
+        accuracies = [100 * json.loads(file.read_text())["test"]["accuracy"] for file in files]
+        assert len(accuracies) == 5
+        shown = f"{text} [{statistics.mean(accuracies):.1f} ± {statistics.stdev(accuracies):.1f} %]"
+        assert shown in " ".join(README.split())
+
+
 def test_the_table_of_speeds_is_what_the_recorded_rows_say():
     from emcaps.bench.rows import read_rows
     from emcaps.bench.tables import markdown_table
@@ -117,15 +127,29 @@ def test_what_is_said_of_one_image_and_of_bfloat16_is_what_the_recorded_rows_say
 
 def test_the_speed_on_a_cpu_is_what_the_recorded_rows_say():
     from emcaps.bench.rows import read_rows
+    from emcaps.bench.tables import milliseconds, ratio
 
-    rows = {(row.iterations, row.implementation): row for row in read_rows(ROOT / "results/bench/cpu.csv")}
-    fused, reference = rows[2, "fused"], rows[2, "reference"]
+    rows = {
+        (row.what, row.batch, row.iterations, row.implementation): row
+        for row in read_rows(ROOT / "results/bench/cpu.csv")
+    }
     text = " ".join(README.split())
+    for iterations in (2, 3):
+        names = ("plain", "reference", "fused, 1 core", "fused")
+        times = [rows["forward+backward", 16, iterations, name].median_ms for name in names]
+        cells = [*map(milliseconds, times), *(ratio(slow / times[-1]) for slow in times[:2])]
+        assert f"| {iterations} | {' | '.join(cells)} |" in README
+    fused, reference, plain = (rows["forward+backward", 16, 2, name] for name in ("fused", "reference", "plain"))
     assert (
-        f"in {fused.median_ms:.0f} ms, {fused.images_per_s:.0f} images a second, where the reference takes "
-        f"{reference.median_ms:.0f} ms. The process grows by {fused.peak_mib:,.0f} MiB, with the reference by "
-        f"{reference.peak_mib:,.0f}." in text
+        f"That is {fused.images_per_s:.0f} images a second with 2 iterations, at {100 * fused.share_of_ceiling:.0f} % of"
+        in text
     )
+    assert reference.median_ms / 40 < fused.median_ms * fused.share_of_ceiling
+    assert (
+        f"grows by {fused.peak_mib:,.0f} MiB, with the reference by {reference.peak_mib:,.0f} ({plain.peak_mib:,.0f} in a "
+        "plain process)" in text
+    )
+    assert f"forward in {rows['forward', 1, 2, 'fused, 1 core'].median_ms:.1f} ms on one core" in text
 
 
 def test_the_tests_on_a_gpu_are_as_many_as_their_record_lists():
