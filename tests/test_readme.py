@@ -140,15 +140,11 @@ def test_the_speed_on_a_cpu_is_what_the_recorded_rows_say():
         cells = [*map(milliseconds, times), *(ratio(slow / times[-1]) for slow in times[:2])]
         assert f"| {iterations} | {' | '.join(cells)} |" in README
     fused, reference, plain = (rows["forward+backward", 16, 2, name] for name in ("fused", "reference", "plain"))
-    assert (
-        f"That is {fused.images_per_s:.0f} images a second with 2 iterations, at {100 * fused.share_of_ceiling:.0f} % of"
-        in text
-    )
+    share = 100 * fused.share_of_ceiling
+    assert f"That is {fused.images_per_s:.0f} images a second with 2 iterations, at {share:.0f} % of" in text
     assert reference.median_ms / 40 < fused.median_ms * fused.share_of_ceiling
-    assert (
-        f"grows by {fused.peak_mib:,.0f} MiB, with the reference by {reference.peak_mib:,.0f} ({plain.peak_mib:,.0f} in a "
-        "plain process)" in text
-    )
+    memory = [f"{row.peak_mib:,.0f}" for row in (fused, reference, plain)]
+    assert f"by {memory[0]} MiB, with the reference by {memory[1]} ({memory[2]} in a plain process)" in text
     assert f"forward in {rows['forward', 1, 2, 'fused, 1 core'].median_ms:.1f} ms on one core" in text
 
 
