@@ -2,13 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint setup clean
+INTERPRETED := $(wildcard tests/routing/test_triton*.py)
+
+.PHONY: demo test test-interpreted test-rest lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
 
 test: setup lint
-	$(BIN)/python -m pytest
+	@echo "The tests run in two processes, four to five minutes; each shows its output when it is done."
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-interpreted test-rest
+
+test-interpreted:  # GPU kernels in Triton's interpreter: one core, more than half of the time
+	$(BIN)/python -m pytest $(INTERPRETED)
+
+test-rest:
+	$(BIN)/python -m pytest $(INTERPRETED:%=--ignore=%)
 
 lint: setup
 	$(BIN)/ruff check .
