@@ -24,8 +24,8 @@ from routing.test_triton_precision import assert_as_good_as_the_reference
 pytest.importorskip("numba")
 from emcaps.routing.numba_kernels import run
 from emcaps.routing.numba_kernels import threads as worker_threads
-from emcaps.routing.numba_kernels.kernels import LANES
 from emcaps.routing.numba_kernels.operators import route, route_and_keep, route_backward
+from emcaps.routing.numba_kernels.vectors import LANES
 
 SLOW = {"32 types", "small network 1", "small network 2"}  # for the reference; smaller ones take the same branches
 CASES = {name: case for name, case in (TINY | LARGE).items() if name not in SLOW}

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.numba_kernels.kernels import RECORD, backward_images, forward_images
+from emcaps.routing.numba_kernels.backward import backward_images
+from emcaps.routing.numba_kernels.forward import forward_images
+from emcaps.routing.numba_kernels.layout import RECORD
 from emcaps.routing.numba_kernels.threads import in_threads
 from emcaps.routing.numba_kernels.vectors import LANES
 from emcaps.routing.results import routing_lambda

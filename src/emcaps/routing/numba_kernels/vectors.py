@@ -3,8 +3,6 @@
 numba leaves it to the compiler to find vectors in loops, and pays for what that cannot see: which arrays overlap, what
 may stay in registers. These are LLVM's own vectors, so a kernel says what happens to each, and LLVM makes of them what
 the processor has. A Python number stands for a vector that holds it everywhere.
-
-numba does not look here when it decides whether a kernel on disk is still good: after a change, touch kernels.py.
 """
 
 import math

@@ -1,0 +1,278 @@
+"""Forward: every iteration for one image after another, one position after another, votes in the cache.
+
+A position's votes are worked on a column at a time. Means, variances and their gradients are of single elements, so
+they need no other column, and the votes of all slots for one column fit the first-level cache, where all slots for a
+block do not. Sums over slots stay in registers.
+"""
+
+import math
+
+import numpy as np
+
+from emcaps.routing.numba_kernels.columns import (
+    column,
+    divided,
+    lines,
+    minus,
+    nothing,
+    over_rows,
+    plus,
+    put,
+    scaled,
+    times,
+    votes,
+)
+from emcaps.routing.numba_kernels.layout import (
+    ACTIVATION,
+    BLOCK,
+    COLUMN,
+    DATA,
+    EPSILON,
+    INACTIVATION,
+    LOG_PEAK,
+    MEAN,
+    PRECISION,
+    RECORD,
+    RESIDUAL,
+    SPREAD,
+    UNIT_COST,
+    compiled,
+    kept_on_disk,
+)
+from emcaps.routing.numba_kernels.vectors import (
+    LANES,
+    exp_of_nonpositive,
+    first_lanes,
+    largest_lane,
+    load,
+    store,
+    sum_of_lanes,
+    zeros,
+)
+from emcaps.routing.numba_kernels.windows import child_indices, even_assignments, matrix_starts, shifts
+
+SMALL, LARGE = 1e-280, 1e280  # between them a product of variances has neither under- nor overflown
+
+
+@compiled
+def even_shares(own, even, children, parents, share):
+    """r_ij (2) of the first iteration: a_i times the even assignment; nothing for padding."""
+    for s in range(children.shape[0]):
+        child = children[s]
+        store(share, s * LANES, first_lanes(zeros(share) + own[child] * even[child], parents, 0))
+
+
+@compiled
+def later_shares(own, assignments, children, share):
+    """r_ij (2): a_i times the assignment."""
+    for s in range(children.shape[0]):
+        store(share, s * LANES, load(assignments, s * LANES) * own[children[s]])
+
+
+@compiled
+def votes_and_sum(pose, children, matrices, starts, shift, share, vote):
+    """A column of the votes of all slots, and their sum for (3)."""
+    total = nothing(vote)
+    for s in range(children.shape[0]):
+        found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
+        put(vote, s * COLUMN, found)
+        total = plus(total, scaled(load(share, s * LANES), found))
+    return total
+
+
+@compiled
+def spread_around(mean, vote, share, slots):
+    """The sums of (4): squared distances from the mean, and distances, which only rounding and epsilon leave."""
+    squares, residual = nothing(vote), nothing(vote)
+    for s in range(slots):
+        difference = minus(column(vote, s * COLUMN), mean)
+        pull = scaled(load(share, s * LANES), difference)
+        residual = plus(residual, pull)
+        squares = plus(squares, times(pull, difference))
+    return squares, residual
+
+
+@compiled
+def add_distances(mean, precision, vote, slots, joint):
+    """The sum of (7) over the elements of a column: squared distances in units of the variance."""
+    for s in range(slots):
+        difference = minus(column(vote, s * COLUMN), mean)
+        found = over_rows(times(times(difference, precision), difference))
+        store(joint, s * LANES, load(joint, s * LANES) + found)
+
+
+@compiled
+def m_step(pose, children, weight, starts, shift, share, floor, parents, last, vote, variance, record, joint):
+    """(2) to (4) for a group of parents at a position, into their record, and what (7) needs of the votes."""
+    slots = children.shape[0]
+    data = zeros(share)
+    for s in range(slots):
+        data += load(share, s * LANES)
+    if not last:
+        joint[:] = 0
+    store(record, DATA, data)
+    divisor = data + EPSILON
+    for k in range(4):
+        at = k * COLUMN
+        mean = divided(votes_and_sum(pose, children, weight[k], starts, shift[:, k], share, vote), divisor)
+        squares, residual = spread_around(mean, vote, share, slots)
+        spread = divided(squares, divisor)
+        floored = spread[0] + floor, spread[1] + floor, spread[2] + floor, spread[3] + floor
+        # Padding has no variance: with a floor of zero its inverse were infinite, and infinity times zero no number.
+        precision = (
+            first_lanes(1 / floored[0], parents, 1),
+            first_lanes(1 / floored[1], parents, 1),
+            first_lanes(1 / floored[2], parents, 1),
+            first_lanes(1 / floored[3], parents, 1),
+        )
+        put(record, MEAN + at, mean)
+        put(record, PRECISION + at, precision)
+        put(record, SPREAD + at, spread)
+        put(record, RESIDUAL + at, divided(residual, divisor))
+        put(variance, at, floored)
+        if not last:
+            add_distances(mean, precision, vote, slots, joint)
+
+
+@compiled
+def log_products(variance, parents, product):
+    """The sum of the logarithms of a block's elements, for each parent, in double precision."""
+    product[:] = 1
+    for start in range(0, BLOCK, LANES):
+        for o in range(LANES):
+            product[o] *= variance[start + o]
+    for o in range(parents):
+        if SMALL < product[o] < LARGE:
+            product[o] = math.log(product[o])
+        else:
+            product[o] = 0
+            for start in range(0, BLOCK, LANES):
+                product[o] += math.log(variance[start + o])
+
+
+@compiled
+def activate(log_variance, beta_u, beta_a, routing_lambda, unit, last, record):
+    """(5) and (6) for a group of parents; nothing for padding."""
+    for start in range(UNIT_COST, RECORD, LANES):
+        store(record, start, zeros(record))
+    for o in range(beta_u.shape[0]):
+        unit_cost = (16 * beta_u[o] + log_variance[o] / 2) / unit
+        logit = routing_lambda * (beta_a[o] - unit_cost * record[DATA + o])
+        small = math.exp(-abs(logit))
+        smaller, larger = small / (1 + small), 1 / (1 + small)
+        record[UNIT_COST + o] = unit_cost
+        record[ACTIVATION + o] = larger if logit >= 0 else smaller
+        record[INACTIVATION + o] = smaller if logit >= 0 else larger
+        if not last:
+            record[LOG_PEAK + o] = min(logit, 0.0) - math.log1p(small) - log_variance[o] / 2
+
+
+@compiled
+def e_step(joint, records, children, parents, by_position, lowest, largest, total):
+    """R_ij (7) in place of the squared distances, (P, G, S * LANES)."""
+    positions, slots = children.shape
+    largest[:] = lowest
+    total[:] = 0
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge, own_parents = joint[p, g], min(parents - g * LANES, LANES)
+            peak = load(records[p, g], LOG_PEAK)
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                logarithm = peak - load(edge, s * LANES) * 0.5
+                store(edge, s * LANES, logarithm)
+                largest[i] = max(largest[i], largest_lane(first_lanes(logarithm, own_parents, lowest)))
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge, own_parents = joint[p, g], min(parents - g * LANES, LANES)
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                part = first_lanes(exp_of_nonpositive(load(edge, s * LANES) - largest[i]), own_parents, 0)
+                store(edge, s * LANES, part)
+                total[i] += sum_of_lanes(part)
+    for i in range(total.shape[0]):
+        total[i] = 1 / total[i]
+    for p in range(positions):
+        for g in range(joint.shape[1]):
+            edge = joint[p, g]
+            for s in range(slots):
+                i = p * slots + s if by_position else children[p, s]
+                store(edge, s * LANES, load(edge, s * LANES) * total[i])
+
+
+@kept_on_disk
+def forward_images(
+    pose,
+    activation,
+    weight,
+    beta_u,
+    beta_a,
+    lambdas,
+    floor,
+    unit,
+    grid,
+    sizes,
+    lowest,
+    records,
+    assignments,
+    out_pose,
+    out_activation,
+):
+    """Every iteration for each image; grid is H, W, C; out_pose (B, P, O, 16), out_activation (B, P, O).
+
+    Records and assignments may have the places of one image and one iteration: then nothing is kept.
+    """
+    parents, shared, by_position = sizes[2], sizes[7], sizes[8]
+    height, width, child_types = grid
+    children = child_indices(height, width, child_types, sizes)
+    even = even_assignments(height, width, child_types, sizes, pose)
+    positions, slots = children.shape
+    starts = matrix_starts(slots, child_types, shared)
+    shift = shifts(height, width, child_types, slots, shared, pose)
+    iterations = lambdas.shape[0]
+    vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
+    log_variance = np.empty(LANES)
+    normalisers = positions * slots if by_position else even.shape[0]
+    largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
+    for b in range(pose.shape[0]):
+        kept = min(b, records.shape[0] - 1)
+        own = activation[b]
+        for t in range(iterations):
+            last = t + 1 == iterations
+            found, place = min(t, records.shape[1] - 1), min(t, assignments.shape[1] - 1)
+            for p in range(positions):
+                for g in range(weight.shape[0]):
+                    low, high = g * LANES, min(parents, (g + 1) * LANES)
+                    record = records[kept, found, p, g]
+                    # Where there is one place for all iterations, nobody else still needs what was here.
+                    joint = share if last else assignments[kept, place, p, g]
+                    if t == 0:
+                        even_shares(own, even, children[p], high - low, share)
+                    else:
+                        before = assignments[kept, min(t - 1, assignments.shape[1] - 1), p, g]
+                        later_shares(own, before, children[p], share)
+                    m_step(
+                        pose[b],
+                        children[p],
+                        weight[g],
+                        starts,
+                        shift,
+                        share,
+                        floor,
+                        high - low,
+                        last,
+                        vote,
+                        variance,
+                        record,
+                        joint,
+                    )
+                    log_products(variance, high - low, log_variance)
+                    activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, last, record)
+                    if last:
+                        for o in range(high - low):
+                            for h in range(16):
+                                out_pose[b, p, low + o, h] = record[h % 4 * COLUMN + h // 4 * LANES + o]
+                            out_activation[b, p, low + o] = record[ACTIVATION + o]
+            if not last:
+                joints = assignments[kept, place]
+                e_step(joints, records[kept, found], children, parents, by_position, lowest, largest, total)
