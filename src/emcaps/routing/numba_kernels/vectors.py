@@ -141,7 +141,7 @@ def sum_of_lanes(_context, vector):
 
 @intrinsic
 def largest_lane(_context, vector):
-    """NaN counts as smaller than anything, unless all are."""
+    """Of numbers; if one of them is NaN, any may come out."""
 
     def generate(context, builder, sig, args):
         return _fold(builder, args[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
@@ -185,8 +185,13 @@ def exp_of_nonpositive(_context, vector):
     def generate(context, builder, sig, args):
         (x,) = args
         integers = ir.VectorType(whole, LANES)
-        number = lambda value: ir.Constant(x.type, [value] * LANES)  # noqa: E731
-        integer = lambda value: ir.Constant(integers, [value] * LANES)  # noqa: E731
+
+        def number(value):
+            return ir.Constant(x.type, [value] * LANES)
+
+        def integer(value):
+            return ir.Constant(integers, [value] * LANES)
+
         in_range = builder.fcmp_ordered(">", x, number(lowest))
         inside = builder.select(in_range, x, number(0.0))
         scaled = builder.fsub(builder.fmul(inside, number(1 / math.log(2))), number(0.5))
