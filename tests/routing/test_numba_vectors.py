@@ -5,7 +5,9 @@ import operator
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
+import numba
+
 from emcaps.routing.numba_kernels import vectors
 from emcaps.routing.numba_kernels.columns import column
 from emcaps.routing.numba_kernels.vectors import LANES, load, store
