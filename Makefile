@@ -13,10 +13,10 @@ test: setup lint
 	@echo "The tests run in two processes, four to five minutes; each shows its output when it is done."
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-interpreted test-rest
 
-test-interpreted:  # GPU kernels in Triton's interpreter: one core, more than half of the time
+test-interpreted: setup  # GPU kernels in Triton's interpreter: one core, more than half of the time
 	$(BIN)/python -m pytest $(INTERPRETED)
 
-test-rest:
+test-rest: setup
 	$(BIN)/python -m pytest $(INTERPRETED:%=--ignore=%)
 
 lint: setup

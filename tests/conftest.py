@@ -1,8 +1,6 @@
 """Settings of all tests. Being here, it also lets them import the helpers beside it, as `routing.compare`."""
 
-import hashlib
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +9,6 @@ from hypothesis import settings
 # Without a GPU the kernels run in Triton's interpreter. It has to be chosen before Triton is first imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-
-# numba keeps kernels until the file of their outermost function changes. Tests must not run those of other sources.
-SOURCES = Path(__file__).parent.parent / "src/emcaps/routing/numba_kernels"
-_state = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.py")))).hexdigest()[:16]
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / f"numba-{_state}"))
 
 # The same examples on every machine and in every run, and no failure because a shared machine was slow for a moment.
 settings.register_profile("emcaps", derandomize=True, deadline=None, database=None)

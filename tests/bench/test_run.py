@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
@@ -117,6 +118,7 @@ def test_a_check_that_breaks_off_stops_too(bench, two, monkeypatch):
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
         MemoryError(),
         RuntimeError("can't allocate memory"),
+        BrokenProcessPool("A process in the process pool was terminated abruptly"),
     ],
 )
 def test_a_row_that_runs_out_of_memory_is_recorded_as_such_and_is_no_failure(bench, tmp_path, monkeypatch, error):

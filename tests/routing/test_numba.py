@@ -17,13 +17,17 @@ from emcaps.routing.dispatch import choose_implementation
 from routing import test_triton_extremes as in_batches
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
-from routing.fused import on_cpu, reference, routing_of
+from routing.fused import on_cpu, poisoned_memory, reference, routing_of
 from routing.test_triton import LARGE, TINY
 from routing.test_triton_precision import assert_as_good_as_the_reference
 
 pytest.importorskip("numba")
-from emcaps.routing.numba_kernels import run
+from numba.core import caching
+
+from emcaps.routing.numba_kernels import layout, run
 from emcaps.routing.numba_kernels import threads as worker_threads
+from emcaps.routing.numba_kernels.backward import backward_images
+from emcaps.routing.numba_kernels.forward import forward_images
 from emcaps.routing.numba_kernels.operators import route, route_and_keep, route_backward
 from emcaps.routing.numba_kernels.vectors import LANES
 
@@ -38,8 +42,36 @@ LAYERS = pytest.mark.parametrize("inputs", [CONV, CLASS, MANY_PARENTS], ids=["co
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_float64_is_the_reference(case):
     want = reference(case.inputs, "cpu", **case.options)
-    for name, got in on_cpu(case.inputs, **case.options).items():
+    with poisoned_memory():
+        found = on_cpu(case.inputs, **case.options)
+    for name, got in found.items():
         assert_close(name, got, want[name], 1e-10)
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+@pytest.mark.parametrize("parents", [LANES - 1, LANES, LANES + 1, 2 * LANES + 1])
+@pytest.mark.parametrize("kind", [conv_inputs, class_inputs])
+def test_groups_of_parents(kind, parents, competition):
+    """Full, padded, and several of them."""
+    inputs = kind(batch=2, grid=(3, 3), child_types=2, parent_types=parents)
+    want = reference(inputs, "cpu", iterations=3, competition=competition)
+    with poisoned_memory():
+        found = on_cpu(inputs, iterations=3, competition=competition)
+    for name, got in found.items():
+        assert_close(name, got, want[name], 1e-10)
+
+
+def test_variances_that_float64_cannot_multiply():
+    """Eleven elements of poses without spread, and, last in a column's order, five with so much that it evens out."""
+    pose = torch.zeros_like(CONV.pose)
+    for row, column in ((3, 2), (0, 3), (1, 3), (2, 3), (3, 3)):
+        pose[..., row, column] = 1e6 * CONV.pose[..., row, column]
+    weight = torch.eye(4, dtype=torch.float64).expand_as(CONV.weight).contiguous()
+    inputs = CONV._replace(pose=pose, weight=weight)
+    for floor in (1e-29, 5e-30, 1e-60):
+        want = reference(inputs, "cpu", iterations=1, variance_floor=floor)
+        got = on_cpu(inputs, iterations=1, variance_floor=floor)
+        assert_close("activation", got["activation"].logit(), want["activation"].logit(), 1e-10)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
@@ -175,6 +207,8 @@ def test_without_a_floor_nan_stays_where_the_reference_has_it():
     want = reference(inputs, "cpu", iterations=2, variance_floor=0.0)
     got = on_cpu(inputs, iterations=2, variance_floor=0.0)
     assert want["activation"][1].isnan().all()
+    for name in want:
+        assert torch.equal(got[name].isnan(), want[name].isnan()), name
     for name in ("pose", "activation", "gradient of pose", "gradient of activation"):
         for image in (0, 2):
             assert_close(f"{name} of image {image}", got[name][image], want[name][image], 1e-9)
@@ -294,6 +328,46 @@ def test_an_error_in_a_thread_is_raised(workers):
 
     with pytest.raises(RuntimeError, match="of chunk 3"):
         worker_threads.in_threads(work, range(9))
+
+
+def test_an_error_stops_the_team(threads):
+    if worker_threads._openmp_team() is None:
+        pytest.skip("torch has no OpenMP here")
+    threads(2)
+    done = []
+
+    def work(chunk):
+        if chunk == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+        done.append(chunk)
+
+    with pytest.raises(KeyboardInterrupt):
+        worker_threads.in_threads(work, range(200))
+    assert len(done) < 100
+
+
+def test_an_interrupt_before_the_first_chunk_is_not_lost(monkeypatch, threads):
+    """As if it had hit the member of the team that the caller is, before it could catch anything."""
+    threads(2)
+    monkeypatch.setattr(worker_threads, "_openmp_team", lambda: lambda member, argument, number, flags: None)
+    with pytest.raises(KeyboardInterrupt):
+        worker_threads.in_threads(print, range(9))
+
+
+def test_kernels_on_disk_are_those_of_all_these_sources():
+    for kernel in (forward_images, backward_images):
+        assert kernel._cache._cache_file._source_stamp == layout.SOURCES
+
+
+def test_without_a_place_to_keep_kernels_they_are_compiled_all_the_same(monkeypatch):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+
+    def add(a, b):
+        return a + b
+
+    kernel = layout.kept_on_disk(add)
+    assert kernel(2, 3) == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

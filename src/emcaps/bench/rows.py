@@ -43,7 +43,8 @@ class Row(NamedTuple):
     iterations: int
     what: str
     implementation: str
-    """fused; fused, graph (a replayed CUDA graph); reference; compiled (the reference by torch.compile)."""
+    """fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference; compiled (the reference by
+    torch.compile); plain (the reference in a process that does not keep freed memory)."""
     routing: str
     """The network's impl: triton, numba or reference."""
     status: str

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,13 +94,14 @@ def _measure(case: Case, implementation: Implementation, device: torch.device, s
 
 
 def _in_a_plain_process(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
+    as_here = implementation._replace(threads=implementation.threads or torch.get_num_threads())
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        return process.submit(_measure, case, implementation, device, seconds).result()
+        return process.submit(_measure, case, as_here, device, seconds).result()
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """A GPU's, a CPU's, or either behind an error of a compiler that met it."""
-    return isinstance(error, MemoryError) or any(
+    """A GPU's, a CPU's, or either behind an error of a compiler that met it; a process that the system killed."""
+    return isinstance(error, MemoryError | BrokenProcessPool) or any(
         text in str(error).lower() for text in ("out of memory", "can't allocate memory", "cannot allocate memory")
     )
 

@@ -1,8 +1,8 @@
 """Forward: every iteration for one image after another, one position after another, votes in the cache.
 
 A position's votes are worked on a column at a time. Means, variances and their gradients are of single elements, so
-they need no other column, and the votes of all slots for one column fit the first-level cache, where all slots for a
-block do not. Sums over slots stay in registers.
+they need no other column, and the votes of all slots for one column fit the first-level cache, or nearly so, where
+those for a block do not. Sums over slots stay in registers.
 """
 
 import math
@@ -51,7 +51,7 @@ from emcaps.routing.numba_kernels.vectors import (
 )
 from emcaps.routing.numba_kernels.windows import child_indices, even_assignments, matrix_starts, shifts
 
-SMALL, LARGE = 1e-280, 1e280  # between them a product of variances has neither under- nor overflown
+SMALL, LARGE = 1e-17, 1e17  # the product of sixteen numbers between them neither under- nor overflows
 
 
 @compiled
@@ -135,14 +135,18 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
 
 
 @compiled
-def log_products(variance, parents, product):
+def log_products(variance, parents, product, least, most):
     """The sum of the logarithms of a block's elements, for each parent, in double precision."""
     product[:] = 1
+    least[:] = LARGE
+    most[:] = SMALL
     for start in range(0, BLOCK, LANES):
         for o in range(LANES):
             product[o] *= variance[start + o]
+            least[o] = min(least[o], variance[start + o])
+            most[o] = max(most[o], variance[start + o])
     for o in range(parents):
-        if SMALL < product[o] < LARGE:
+        if least[o] > SMALL and most[o] < LARGE:
             product[o] = math.log(product[o])
         else:
             product[o] = 0
@@ -231,7 +235,7 @@ def forward_images(
     shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
-    log_variance = np.empty(LANES)
+    log_variance, least, most = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     normalisers = positions * slots if by_position else even.shape[0]
     largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
     for b in range(pose.shape[0]):
@@ -266,7 +270,7 @@ def forward_images(
                         record,
                         joint,
                     )
-                    log_products(variance, high - low, log_variance)
+                    log_products(variance, high - low, log_variance, least, most)
                     activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, last, record)
                     if last:
                         for o in range(high - low):

@@ -10,6 +10,9 @@ stride columns, whether matrices are shared (a class layer), whether only types 
 README of triton_kernels.
 """
 
+import hashlib
+from pathlib import Path
+
 from numba import njit
 
 from emcaps.routing.numba_kernels.vectors import LANES
@@ -33,6 +36,17 @@ LINE = 64  # bytes of a cache line
 OPTIONS = {"fastmath": {"contract"}, "nogil": True, "error_model": "numpy"}
 compiled = njit(**OPTIONS)
 inlined = njit(forceinline=True, **OPTIONS)
-# With all that it calls; but numba looks at nothing but the function's own file when it decides whether what it kept is
-# still good. So after a change elsewhere touch that file. The tests keep theirs apart for every state of the sources.
-kept_on_disk = njit(cache=True, **OPTIONS)
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+
+
+def kept_on_disk(function):
+    """Compiled and kept, with all that it calls, until any file beside this one changes.
+
+    numba itself would look at the function's own file alone, and run on what it kept when a file that it calls changed.
+    """
+    try:
+        kept = njit(cache=True, **OPTIONS)(function)
+    except RuntimeError:  # there is nowhere to keep it: no folder that this user may write to
+        return compiled(function)
+    kept._cache._cache_file._source_stamp = SOURCES
+    return kept

@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,41 +24,49 @@ _forked = False
 
 
 def in_threads(work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
-    """`work` on each chunk, in any order; it lets go of Python's lock. What it raises is raised."""
-    threads = min(torch.get_num_threads(), len(chunks))
-    if threads <= 1:
+    """`work` on each chunk, in any order; what it raises is raised. It lets go of Python's lock and calls no other."""
+    if min(torch.get_num_threads(), len(chunks)) <= 1:
         for chunk in chunks:
             work(chunk)
     elif _forked or (team := _openmp_team()) is None:
-        list(_pool(threads).map(work, chunks))
+        list(_pool(torch.get_num_threads()).map(work, chunks))
     else:
-        _in_team(team, work, chunks, threads)
+        _in_team(team, work, chunks)
 
 
-def _in_team(team: Any, work: Callable[[Chunk], None], chunks: Sequence[Chunk], threads: int) -> None:
-    remaining, errors = _Shared(iter(chunks)), list[BaseException]()
+def _in_team(team: Any, work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
+    remaining = _Shared(chunks)
+    members, errors = list[int](), list[BaseException]()
 
     def member(_: object) -> None:
         try:
+            members.append(threading.get_ident())
             for chunk in remaining:
                 work(chunk)
         except BaseException as error:  # no exception gets through the team's own code
             errors.append(error)
+            remaining.stop()
 
-    team(TeamWork(member), None, threads, 0)
+    team(TeamWork(member), None, min(torch.get_num_threads(), len(chunks)), 0)
     if errors:
         raise errors[0]
+    if threading.get_ident() not in members:  # Ctrl-C came before the `try`, where it can only be printed
+        raise KeyboardInterrupt
 
 
 class _Shared(Iterator[Chunk]):
     """An iterator that several threads take from."""
 
-    def __init__(self, items: Iterator[Chunk]) -> None:
-        self.items, self.lock = items, threading.Lock()
+    def __init__(self, items: Iterable[Chunk]) -> None:
+        self.items, self.lock = iter(items), threading.Lock()
 
     def __next__(self) -> Chunk:
         with self.lock:
             return next(self.items)
+
+    def stop(self) -> None:
+        with self.lock:
+            self.items = iter(())
 
 
 @functools.cache
