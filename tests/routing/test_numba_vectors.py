@@ -71,6 +71,12 @@ def test_first_lanes(count, kind):
 
 
 @KINDS
+def test_larger(kind):
+    a, b = numbers(kind), numbers(kind, 1)
+    np.testing.assert_array_equal(through_vectors(lambda x, y: vectors.larger(x, y), a, b), np.maximum(a, b))
+
+
+@KINDS
 def test_sum_and_largest_of_lanes(kind):
     whole = np.arange(1, LANES + 1, dtype=kind)  # sums of whole numbers are exact in any order
     assert (through_vectors(lambda x: x * 0 + vectors.sum_of_lanes(x), whole) == whole.sum()).all()

@@ -43,6 +43,7 @@ from emcaps.routing.numba_kernels.vectors import (
     LANES,
     exp_of_nonpositive,
     first_lanes,
+    larger,
     largest_lane,
     load,
     store,
@@ -51,7 +52,7 @@ from emcaps.routing.numba_kernels.vectors import (
 )
 from emcaps.routing.numba_kernels.windows import child_indices, even_assignments, matrix_starts, shifts
 
-SMALL, LARGE = 1e-17, 1e17  # the product of sixteen numbers between them neither under- nor overflows
+LARGE = 1e17  # between it and its inverse, the product of sixteen numbers neither under- nor overflows
 
 
 @compiled
@@ -102,8 +103,11 @@ def add_distances(mean, precision, vote, slots, joint):
 
 
 @compiled
-def m_step(pose, children, weight, starts, shift, share, floor, parents, last, vote, variance, record, joint):
-    """(2) to (4) for a group of parents at a position, into their record, and what (7) needs of the votes."""
+def m_step(pose, children, weight, starts, shift, share, floor, parents, last, vote, variance, extreme, record, joint):
+    """(2) to (4) for a group of parents at a position, into their record, and what (7) needs of the votes.
+
+    `extreme` is the largest of each parent's variances and of their inverses.
+    """
     slots = children.shape[0]
     data = zeros(share)
     for s in range(slots):
@@ -112,6 +116,7 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
         joint[:] = 0
     store(record, DATA, data)
     divisor = data + EPSILON
+    furthest = zeros(share)
     for k in range(4):
         at = k * COLUMN
         mean = divided(votes_and_sum(pose, children, weight[k], starts, shift[:, k], share, vote), divisor)
@@ -125,6 +130,8 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
             first_lanes(1 / floored[2], parents, 1),
             first_lanes(1 / floored[3], parents, 1),
         )
+        for row in range(4):
+            furthest = larger(furthest, larger(floored[row], precision[row]))
         put(record, MEAN + at, mean)
         put(record, PRECISION + at, precision)
         put(record, SPREAD + at, spread)
@@ -132,21 +139,18 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
         put(variance, at, floored)
         if not last:
             add_distances(mean, precision, vote, slots, joint)
+    store(extreme, 0, furthest)
 
 
 @compiled
-def log_products(variance, parents, product, least, most):
+def log_products(variance, extreme, parents, product):
     """The sum of the logarithms of a block's elements, for each parent, in double precision."""
     product[:] = 1
-    least[:] = LARGE
-    most[:] = SMALL
     for start in range(0, BLOCK, LANES):
         for o in range(LANES):
             product[o] *= variance[start + o]
-            least[o] = min(least[o], variance[start + o])
-            most[o] = max(most[o], variance[start + o])
     for o in range(parents):
-        if least[o] > SMALL and most[o] < LARGE:
+        if extreme[o] < LARGE:
             product[o] = math.log(product[o])
         else:
             product[o] = 0
@@ -235,7 +239,7 @@ def forward_images(
     shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
-    log_variance, least, most = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    extreme, log_variance = lines(LANES, pose), np.empty(LANES)
     normalisers = positions * slots if by_position else even.shape[0]
     largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
     for b in range(pose.shape[0]):
@@ -267,10 +271,11 @@ def forward_images(
                         last,
                         vote,
                         variance,
+                        extreme,
                         record,
                         joint,
                     )
-                    log_products(variance, high - low, log_variance, least, most)
+                    log_products(variance, extreme, high - low, log_variance)
                     activate(log_variance, beta_u[low:high], beta_a[low:high], lambdas[t], unit, last, record)
                     if last:
                         for o in range(high - low):

@@ -132,6 +132,16 @@ def first_lanes(_context, vector, count, otherwise):
 
 
 @intrinsic
+def larger(_context, a, b):
+    """In each lane; if one is NaN, either may come out."""
+
+    def generate(context, builder, sig, args):
+        return builder.select(builder.fcmp_ordered(">", *args), *args)
+
+    return a(a, b), generate
+
+
+@intrinsic
 def sum_of_lanes(_context, vector):
     def generate(context, builder, sig, args):
         return _fold(builder, args[0], lambda a, b: builder.fadd(a, b))
