@@ -96,7 +96,7 @@ def set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, ad
 
 @inlined
 def pull_of_m(difference, slope, linear):
-    """2 A (V - mu) + B: r_ij times it is dL/dV_ij through an M-step (12), and half of D_ij's slope in V (11)."""
+    """2 A (V - mu) + B, the slope of D_ij (11) in V: r_ij times it is dL/dV_ij through an M-step (12)."""
     return plus(times(slope, difference), linear)
 
 
