@@ -39,7 +39,7 @@ from emcaps.routing.numba_kernels.layout import (
     kept_on_disk,
 )
 from emcaps.routing.numba_kernels.vectors import LANES, first_lanes, load, store, sum_of_lanes, sums_of_vectors, zeros
-from emcaps.routing.numba_kernels.windows import child_indices, even_assignments, matrix_starts, shifts
+from emcaps.routing.numba_kernels.windows import window_tables
 
 
 @compiled
@@ -280,14 +280,10 @@ def backward_images(
 
     beta_gradient (2, G, LANES); the other gradients are laid out as what they are of.
     """
-    parents, shared, by_position = sizes[2], sizes[7], sizes[8]
+    parents, by_position = sizes[2], sizes[8]
     groups = weight.shape[0]
-    height, width, child_types = grid
-    children = child_indices(height, width, child_types, sizes)
-    even = even_assignments(height, width, child_types, sizes, pose)
+    children, even, starts, shift = window_tables(grid, sizes, pose)
     positions, slots = children.shape
-    starts = matrix_starts(slots, child_types, shared)
-    shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     vote, vote_gradient = lines(slots * COLUMN, pose), lines(4 * slots * COLUMN, pose).reshape((4, -1))
     of_outputs = lines(BLOCK + LANES, pose)

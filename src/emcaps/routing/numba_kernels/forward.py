@@ -50,7 +50,7 @@ from emcaps.routing.numba_kernels.vectors import (
     sum_of_lanes,
     zeros,
 )
-from emcaps.routing.numba_kernels.windows import child_indices, even_assignments, matrix_starts, shifts
+from emcaps.routing.numba_kernels.windows import window_tables
 
 LARGE = 1e17  # between it and its inverse, the product of sixteen numbers neither under- nor overflows
 
@@ -230,13 +230,9 @@ def forward_images(
 
     Records and assignments may have the places of one image and one iteration: then nothing is kept.
     """
-    parents, shared, by_position = sizes[2], sizes[7], sizes[8]
-    height, width, child_types = grid
-    children = child_indices(height, width, child_types, sizes)
-    even = even_assignments(height, width, child_types, sizes, pose)
+    parents, by_position = sizes[2], sizes[8]
+    children, even, starts, shift = window_tables(grid, sizes, pose)
     positions, slots = children.shape
-    starts = matrix_starts(slots, child_types, shared)
-    shift = shifts(height, width, child_types, slots, shared, pose)
     iterations = lambdas.shape[0]
     vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
     extreme, log_variance = lines(LANES, pose), np.empty(LANES)

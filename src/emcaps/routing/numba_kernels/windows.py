@@ -55,3 +55,18 @@ def even_assignments(height, width, child_types, sizes, like):
             for c in range(child_types):
                 result[(y * width + x) * child_types + c] = 1 / max(readers, 1)
     return result
+
+
+@compiled
+def window_tables(grid, sizes, like):
+    """Which child each slot is, even assignments, where matrices begin, shifts; grid is H, W, C."""
+    height, width, child_types = grid
+    shared = sizes[7]
+    children = child_indices(height, width, child_types, sizes)
+    slots = children.shape[1]
+    return (
+        children,
+        even_assignments(height, width, child_types, sizes, like),
+        matrix_starts(slots, child_types, shared),
+        shifts(height, width, child_types, slots, shared, like),
+    )
