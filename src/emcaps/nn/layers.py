@@ -75,6 +75,10 @@ class ImageConv(nn.Conv2d):
     reproducible gradient for a few channels takes longer than a capsule layer's.
     """
 
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, padding: int) -> None:
+        """What else a convolution may have, as groups and dilation, this one has not."""
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding)
+
     def forward(self, images: Tensor) -> Tensor:
         """images (B, channels, H, W)."""
         (rows, columns), (down, right) = self.kernel_size, self.stride
