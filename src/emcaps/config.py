@@ -22,6 +22,9 @@ VIEWS = ("mono", "stereo")
 LOSSES = ("spread", "margin", "cross_entropy")
 GRAPHS = ("auto", "on", "off")
 AUTOCASTS = ("off", "bfloat16")
+BETAS = ("zero", "half_active")
+DECAYS = ("exponential", "cosine")
+MARGINS = ("sigmoid", "linear")
 
 
 def _require(condition: bool, value: object, rule: str) -> None:
@@ -57,6 +60,11 @@ class NetworkConfig:
     weight_identity: float = 1.0
     weight_noise: float = 0.05
     """Training starts from matrices of weight_identity times the identity plus Gaussian noise of this size."""
+    betas: str = "zero"
+    """"zero", or "half_active": chosen on the first images so that a parent starts active as often as not."""
+    pose_scale: float = 0.0
+    """Above 0, a layer's poses are divided by their root mean square and multiplied by a learned gain that starts
+    here. Beside the variance floor this sets how soft the E-step is."""
     impl: str = "auto"
     """Which implementation of the routing runs."""
 
@@ -81,6 +89,12 @@ class NetworkConfig:
             self.weight_noise,
             "network.weight_noise must be zero or more, and finite",
         )
+        _require(
+            math.isfinite(self.pose_scale) and self.pose_scale >= 0,
+            self.pose_scale,
+            "network.pose_scale must be zero (off) or more, and finite",
+        )
+        check_name("start of the betas", self.betas, BETAS)
         check_name("data scaling", self.data_scaling, DATA_SCALINGS)
         check_name("competition", self.competition, COMPETITIONS)
         check_name("implementation", self.impl, IMPLEMENTATIONS)
@@ -100,6 +114,8 @@ class DataConfig:
     """"mono" makes each camera an example of one channel; "stereo" makes each pair an example of two."""
     crop: int = 32
     """Side of the square that is cut from the 48x48 images: at random for training, from the centre for testing."""
+    max_shift: int = 24
+    """Training crops lie at most this many pixels off the centre along each axis, and never beyond the image."""
     brightness: float = 0.5
     """Training images are shifted by up to this much, in standard deviations of the image."""
     contrast_low: float = 0.5
@@ -112,6 +128,7 @@ class DataConfig:
         check_name("view", self.view, VIEWS)
         _require(0 <= self.fold <= 4, self.fold, "data.fold must be 0 to 4, one of the five training instances")
         _require(8 <= self.crop <= 48, self.crop, "data.crop must be 8 to 48, the side of the prepared images")
+        _require(self.max_shift >= 0, self.max_shift, "data.max_shift must be zero or more")
         _require(
             math.isfinite(self.brightness) and self.brightness >= 0,
             self.brightness,
@@ -139,8 +156,16 @@ class TrainConfig:
     decay_rate: float = 0.96
     decay_steps: int = 2000
     """The learning rate is multiplied by decay_rate every decay_steps steps, smoothly."""
+    decay: str = "exponential"
+    """"cosine" goes from learning_rate to 0 at the last step instead, without decay_rate and decay_steps."""
+    warmup_steps: int = 0
+    """The learning rate rises from 0 over these first steps."""
     margin_steps: int = 50_000
     """Time scale of the spread loss's margin, 0.2 + 0.79 sigmoid(min(10, step / margin_steps - 4))."""
+    margin: str = "sigmoid"
+    """"linear" raises the margin from 0.2 to 0.9 over margin_steps steps instead."""
+    mixup: float = 0.0
+    """Up to this share of another image of the batch, and of its label, is mixed into each training image."""
     weight_decay: float = 2e-7
     seed: int = 0
     log_every: int = 50
@@ -156,15 +181,18 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_name("loss", self.loss, LOSSES)
+        check_name("learning rate's decay", self.decay, DECAYS)
+        check_name("margin", self.margin, MARGINS)
         check_name("graph", self.graph, GRAPHS)
         check_name("autocast", self.autocast, AUTOCASTS)
         for name in ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every"):
             _require(getattr(self, name) >= 1, getattr(self, name), f"train.{name} must be at least 1")
-        for name in ("seed", "eval_every"):
+        for name in ("seed", "eval_every", "warmup_steps"):
             _require(getattr(self, name) >= 0, getattr(self, name), f"train.{name} must be zero or more")
         for name in ("learning_rate", "decay_rate"):
             value = getattr(self, name)
             _require(math.isfinite(value) and value > 0, value, f"train.{name} must be positive and finite")
+        _require(0 <= self.mixup <= 1, self.mixup, "train.mixup must be a share, 0 to 1")
         _require(
             math.isfinite(self.weight_decay) and self.weight_decay >= 0,
             self.weight_decay,

@@ -35,7 +35,7 @@ def to_tensors(examples: Examples, view: str, device: str | torch.device) -> tup
 
 def augment(images: Tensor, config: DataConfig, generator: torch.Generator) -> Tensor:
     """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, crop, brightness, contrast."""
-    crops = random_crop(standardise(images), config.crop, generator)
+    crops = random_crop(standardise(images), config.crop, generator, config.max_shift)
     crops = random_brightness(crops, config.brightness, generator)
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
 
@@ -75,13 +75,22 @@ def centre_crop(images: Tensor, crop: int) -> Tensor:
     return images[..., top : top + crop, left : left + crop]
 
 
-def random_crop(images: Tensor, crop: int, generator: torch.Generator) -> Tensor:
-    """A crop x crop square of each image; every place is equally likely, and chosen for each image by itself."""
+def random_crop(images: Tensor, crop: int, generator: torch.Generator, max_shift: int | None = None) -> Tensor:
+    """A crop x crop square of each image, at most `max_shift` pixels off the centre along each axis.
+
+    Every such place is equally likely, and chosen for each image by itself.
+    """
     _check_crop(images, crop)
     _check_generator(images, generator)
     count, _, height, width = images.shape
-    tops = torch.randint(height - crop + 1, (count,), generator=generator, device=images.device)
-    lefts = torch.randint(width - crop + 1, (count,), generator=generator, device=images.device)
+
+    def starts(side: int, centre: int) -> Tensor:
+        room = max(centre, side - crop - centre) if max_shift is None else max_shift
+        first, last = max(0, centre - room), min(side - crop, centre + room)
+        return first + torch.randint(last - first + 1, (count,), generator=generator, device=images.device)
+
+    top, left = _centre(images, crop)
+    tops, lefts = starts(height, top), starts(width, left)
     everywhere = images.unfold(2, crop, 1).unfold(3, crop, 1)  # a view: (N, C, top, left, crop, crop)
     return everywhere[torch.arange(count, device=images.device), :, tops, lefts]
 

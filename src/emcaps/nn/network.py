@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
@@ -53,26 +54,58 @@ class MatrixCapsNet(nn.Module):
         self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **settings)
         self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **settings)
         self.class_caps = ClassCaps(config.conv2_types, config.classes, **settings)
+        if config.pose_scale:
+            self.pose_gain = nn.Parameter(torch.full((3,), config.pose_scale))
+
+    @property
+    def routed(self) -> tuple[ConvCaps | ClassCaps, ...]:
+        """The layers that EM routing connects to the one before."""
+        return self.conv_caps1, self.conv_caps2, self.class_caps
 
     def forward(self, images: Tensor) -> RoutingOutput:
         """images (B, channels, H, W), standardised."""
-        capsules: RoutingOutput = self._primary(images)
-        for layer in (self.conv_caps1, self.conv_caps2, self.class_caps):
-            capsules = layer(capsules)
+        capsules = self._primary(images)
+        for number, layer in enumerate(self.routed):
+            capsules = layer(self._scaled(capsules, number))
         return capsules
 
     def trace(self, images: Tensor) -> NetworkTrace:
         """The same, with every iteration of every layer kept: for pictures and measurements, not for training."""
-        primary = self._primary(images)
-        conv1 = self.conv_caps1.trace(primary)
-        conv2 = self.conv_caps2.trace(RoutingOutput(conv1[-1].mean, conv1[-1].activation))
-        classes = self.class_caps.trace(RoutingOutput(conv2[-1].mean, conv2[-1].activation))
-        return NetworkTrace(primary, conv1, conv2, classes)
+        capsules = primary = self._primary(images)
+        traces = []
+        for number, layer in enumerate(self.routed):
+            traces.append(layer.trace(self._scaled(capsules, number)))
+            capsules = RoutingOutput(traces[-1][-1].mean, traces[-1][-1].activation)
+        return NetworkTrace(primary, *traces)
+
+    @torch.no_grad()
+    def start_half_active(self, images: Tensor) -> None:
+        """Set the betas so that, layer by layer, these images' parents have a mean cost of beta_a: half are active.
+
+        beta_u takes away the mean of 1/2 log variance, so that a parent's cost tells how tight its votes are, not how
+        large they are. Activations change the assignments and so the variances, hence the few rounds.
+        """
+        capsules = self._primary(images)
+        for number, layer in enumerate(self.routed):
+            capsules = self._scaled(capsules, number)
+            for _ in range(3):
+                layer.beta_u.fill_(-0.5 * layer.trace(capsules)[-1].variance.log().mean())
+                layer.beta_a.zero_()
+                layer.beta_a.fill_(layer.trace(capsules)[-1].cost.mean())
+            capsules = layer(capsules)
 
     def _primary(self, images: Tensor) -> RoutingOutput:
         check_images(images, self.image_channels, smallest=13)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
         return primary
+
+    def _scaled(self, capsules: RoutingOutput, number: int) -> RoutingOutput:
+        """The capsules with the poses that routed layer `number` reads."""
+        if not self.config.pose_scale:
+            return capsules
+        pose = capsules.pose
+        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()
+        return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 
 def check_images(images: Tensor, channels: int, smallest: int) -> None:

@@ -26,8 +26,7 @@ from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import seed_for
-from emcaps.train.schedules import spread_margin
-from emcaps.train.step import learning_rate_of, make_optimiser, make_sums
+from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_betas
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -87,6 +86,8 @@ def train(
         board = stack.enter_context(_tensorboard(folder, tensorboard, first))
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
+        if saved is None:
+            start_betas(network, images, config)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:
@@ -174,7 +175,7 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
         "learning_rate": learning_rate_of(config, step - 1),
     }
     if config.loss == "spread":
-        row["margin"] = spread_margin(step - 1, config.margin_steps)
+        row["margin"] = margin_of(config, step - 1)
     for total in sums.values():
         total.zero_()
     return row
@@ -185,7 +186,7 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     if not _same_but_for_what_may_change(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{' and '.join(MAY_CHANGE)} may change"
+            f"{' and '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
         )
     if not (folder / folders.CHECKPOINT).exists():
         return None
@@ -202,7 +203,10 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
 
 
 def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
-    return config.override({"train.steps": before.train.steps, "train.graph": before.train.graph}) == before
+    changed: dict[str, Any] = {"train.graph": before.train.graph}
+    if config.train.decay != "cosine":  # whose every step depends on the number of all steps
+        changed["train.steps"] = before.train.steps
+    return config.override(changed) == before
 
 
 def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:

@@ -10,6 +10,21 @@ def spread_margin(step: int, margin_steps: int = 50_000) -> float:
     return 0.2 + 0.79 / (1 + math.exp(-min(10.0, step / margin_steps - 4)))
 
 
+def linear_margin(step: int, margin_steps: int) -> float:
+    """From 0.2 to 0.9 over margin_steps steps, and 0.9 from then on."""
+    return 0.2 + 0.7 * min(1.0, step / margin_steps)
+
+
+def cosine_rate(step: int, start: float, steps: int) -> float:
+    """Half a cosine from `start` down to 0 at the last of `steps`."""
+    return start * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+
+
+def warm_up(step: int, warmup_steps: int) -> float:
+    """The share of the learning rate that a step gets: rises to 1 over the first steps."""
+    return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
+
+
 def learning_rate(step: int, start: float = 3e-3, decay_rate: float = 0.96, decay_steps: int = 2000) -> float:
     """Exponential decay: multiplied by `decay_rate` every `decay_steps` steps, smoothly."""
     return float(start * decay_rate ** (step / decay_steps))

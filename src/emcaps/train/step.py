@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
-from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
+from emcaps.nn import MatrixCapsNet, cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train.evaluate import class_scores
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
-from emcaps.train.schedules import learning_rate, spread_margin
+from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin, warm_up
 
 
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
@@ -36,6 +36,19 @@ def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
 def make_sums(device: torch.device) -> dict[str, Tensor]:
     """What the next row of metrics is made of; kept on the device, so that a step does not wait for it."""
     return {name: torch.zeros((), device=device) for name in ("steps", "loss", "right")}
+
+
+STARTING_IMAGES = 32
+"""How many images the starting betas are chosen on, if the config asks for that."""
+
+
+def start_betas(network: nn.Module, images: Tensor, config: RunConfig) -> None:
+    """Give a new capsule network the starting betas that its config asks for."""
+    if not isinstance(network, MatrixCapsNet) or config.network.betas == "zero":
+        return
+    chosen = ExampleOrder(len(images), STARTING_IMAGES, config.train.seed, images.device).batch(0)
+    generator = torch.Generator(images.device).manual_seed(seed_for(config.train.seed, "start"))
+    network.start_half_active(augment(images[chosen], config.data, generator))
 
 
 class TrainingStep:
@@ -71,13 +84,16 @@ class TrainingStep:
         self.examples.copy_(self.order.batch(number))
         for group in self.optimiser.param_groups:
             group["lr"] = _changed(group["lr"], learning_rate_of(config, number))
-        self.margin = _changed(self.margin, spread_margin(number, config.margin_steps))
+        self.margin = _changed(self.margin, margin_of(config, number))
 
     def work(self) -> None:
         """Update the network from the examples in place, and add to the sums."""
         labels = self.labels[self.examples]
         crops = augment(self.images[self.examples], self.config.data, self.generator)
-        loss, right = train_step(self.network, self.optimiser, crops, labels, self.config.train, self.margin)
+        share = None
+        if self.config.train.mixup:
+            crops, share = mix(crops, self.config.train.mixup, self.generator)
+        loss, right = train_step(self.network, self.optimiser, crops, labels, self.config.train, self.margin, share)
         for name, value in (("steps", 1), ("loss", loss), ("right", right)):
             self.sums[name] += value
 
@@ -94,28 +110,61 @@ def train_step(
     labels: Tensor,
     config: TrainConfig,
     margin: float | Tensor,
+    share: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right."""
+    """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right.
+
+    `share` (B,) says how much of each crop is its own image, where the rest is its neighbour's: see `mix`.
+    """
     with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
         output = network(crops)
-        loss = loss_of(output, labels, config, margin)
+        loss = loss_of(output, labels, config, margin, share)
+        if share is not None:
+            loss = loss + loss_of(output, labels.roll(1), config, margin, 1 - share)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
     return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
 
 
-def loss_of(output: RoutingOutput | Tensor, target: Tensor, config: TrainConfig, margin: float | Tensor) -> Tensor:
-    """The configured loss of class capsules, or the cross-entropy of a CNN's logits."""
+def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mix up to `largest` of its neighbour in the batch into each crop; gives the crops and the share that is its own.
+
+    The foreign share is a squared uniform number, so that most images stay nearly themselves.
+    """
+    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
+    share = 1 - largest * drawn.square()
+    wide = share[:, None, None, None]
+    return wide * crops + (1 - wide) * crops.roll(1, 0), share
+
+
+def loss_of(
+    output: RoutingOutput | Tensor,
+    target: Tensor,
+    config: TrainConfig,
+    margin: float | Tensor,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The configured loss of class capsules, or the cross-entropy of a CNN's logits; `weight` (B,) counts examples."""
     if not isinstance(output, RoutingOutput):
-        return F.cross_entropy(output, target)
+        losses = F.cross_entropy(output, target, reduction="none")
+        return losses.mean() if weight is None else (losses * weight).mean()
     if config.loss == "spread":
-        return spread_loss(output.activation, target, margin)
-    return {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss](output.activation, target)
+        return spread_loss(output.activation, target, margin, weight)
+    loss = {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss]
+    return loss(output.activation, target, weight)
 
 
 def learning_rate_of(config: TrainConfig, step: int) -> float:
-    return learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
+    if config.decay == "cosine":
+        rate = cosine_rate(step, config.learning_rate, config.steps)
+    else:
+        rate = learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
+    return rate * warm_up(step, config.warmup_steps)
+
+
+def margin_of(config: TrainConfig, step: int) -> float:
+    return (linear_margin if config.margin == "linear" else spread_margin)(step, config.margin_steps)
 
 
 def _changed(place: float | Tensor, value: float) -> float | Tensor:
