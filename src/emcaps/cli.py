@@ -43,6 +43,12 @@ data_app = typer.Typer(
     epilog=_examples("emcaps data make --quick", "emcaps data show toys --png toys.png"),
 )
 app.add_typer(data_app, name="data")
+experiment_app = typer.Typer(
+    help="Re-make a table or figure, from recorded runs or from scratch.",
+    no_args_is_help=True,
+    epilog=_examples("emcaps experiment table2", "emcaps experiment table2 --train --runs runs/table2"),
+)
+app.add_typer(experiment_app, name="experiment")
 
 PRESET_NAMES = ", ".join(PRESETS)
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -259,6 +265,39 @@ def demo(
 
     with _interruption("what is done is saved, and the same command goes on"):
         run_demo(run, device, _console())
+
+
+@experiment_app.command(
+    epilog=_examples(
+        "emcaps experiment table2",
+        "emcaps experiment table2 --train --runs runs/table2 --row best-stereo-it2 --seeds 5",
+    )
+)
+def table2(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/table2"),
+    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as best-mono-it2; may be repeated.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds to train each row with.", min=1)] = 3,
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy over training (Figure 6) to this PNG.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Table 2 of the paper: smallNORB by the small network, beside what others published."""
+    from emcaps.experiments.table2 import ROWS, run_table2
+
+    with _interruption("what is done is saved, and the same command goes on"):
+        run_table2(
+            runs,
+            rows or list(ROWS),
+            range(seeds),
+            _console(),
+            train_missing=train,
+            device=device,
+            data_folder=folder,
+            figure=figure,
+        )
 
 
 @app.command(

@@ -263,3 +263,12 @@ def test_augment_on_cuda_never_waits_and_equals_the_cpu_on_the_same_draws(monkey
     monkeypatch.setattr(torch, "rand", lambda size, **_: rand(size, generator=draws, device="cuda").cpu())
     expected = augment.augment(images, config, generator())
     assert torch.allclose(result.cpu(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("crop", "shift", "first", "last"), [(4, 2, 1, 5), (4, 9, 0, 6), (3, 0, 3, 3), (3, 2, 1, 5)])
+def test_random_crop_stays_near_the_centre(crop: int, shift: int, first: int, last: int) -> None:
+    """Of 10x10 images: centred at 3, at most `shift` off, and never beyond the image."""
+    images = torch.arange(100.0).view(1, 1, 10, 10).expand(500, 1, 10, 10)
+    crops = augment.random_crop(images, crop, torch.Generator().manual_seed(0), shift)
+    tops, lefts = crops[:, 0, 0, 0] // 10, crops[:, 0, 0, 0] % 10
+    assert set(tops.int().tolist()) == set(lefts.int().tolist()) == set(range(first, last + 1))

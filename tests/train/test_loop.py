@@ -376,3 +376,38 @@ def test_tensorboard_on_request(tmp_path, config, data_folder):
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True, resume=True)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8, 10, 12]
+
+
+RECIPE = {
+    "train.decay": "cosine",
+    "train.warmup_steps": 3,
+    "train.margin": "linear",
+    "train.margin_steps": 6,
+    "train.mixup": 0.5,
+    "data.max_shift": 4,
+    "network.pose_scale": 0.5,
+    "network.variance_floor": 1.0,
+    "network.betas": "half_active",
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(tmp_path, config, data_folder, device):
+    def interrupt(progress):
+        if progress.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = config.override(RECIPE)
+    train(config, tmp_path / "whole", device=device, data_folder=data_folder)
+    train(config, tmp_path / "run", device=device, data_folder=data_folder, on_progress=interrupt)
+    train(config, tmp_path / "run", device=device, data_folder=data_folder, resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_cosine_learning_rate_keeps_its_number_of_steps(tmp_path, config, data_folder):
+    config = config.override({"train.decay": "cosine"})
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    with pytest.raises(ValueError, match="not with a cosine learning rate"):
+        train(
+            config.override({"train.steps": 20}), tmp_path / "run", device="cpu", data_folder=data_folder, resume=True
+        )

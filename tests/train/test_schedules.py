@@ -4,6 +4,7 @@ import pytest
 
 from emcaps.routing import routing_lambda
 from emcaps.train import learning_rate, spread_margin
+from emcaps.train.schedules import cosine_rate, linear_margin, warm_up
 
 
 @pytest.mark.parametrize(("step", "margin"), [(0, 0.214), (200_000, 0.595), (400_000, 0.976)])
@@ -29,3 +30,17 @@ def test_learning_rate_decays_smoothly():
 def test_routing_lambda_of_the_paper():
     got = [routing_lambda(iteration, 0.01) for iteration in range(3)]
     assert got == pytest.approx([5.0e-4, 9.75e-4, 1.42625e-3])
+
+
+def test_linear_margin_rises_and_stays():
+    assert [linear_margin(step, 100) for step in (0, 50, 100, 900)] == pytest.approx([0.2, 0.55, 0.9, 0.9])
+
+
+def test_cosine_rate_ends_at_zero():
+    assert [cosine_rate(step, 2.0, 100) for step in (0, 50, 100)] == pytest.approx([2.0, 1.0, 0.0])
+    assert cosine_rate(25, 2.0, 100) == pytest.approx(1 + math.sqrt(0.5))
+
+
+def test_warm_up_reaches_the_whole_rate_at_its_last_step():
+    assert [warm_up(step, 4) for step in (0, 1, 3, 9)] == [0.25, 0.5, 1.0, 1.0]
+    assert warm_up(0, 0) == 1.0

@@ -4,8 +4,9 @@ import torch
 from emcaps.config import preset
 from emcaps.data.augment import to_tensors
 from emcaps.nn import build_network
-from emcaps.train.schedules import learning_rate, spread_margin
-from emcaps.train.step import TrainingStep, make_optimiser, make_sums
+from emcaps.routing import RoutingOutput
+from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
+from emcaps.train.step import TrainingStep, loss_of, make_optimiser, make_sums, mix, start_betas
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -84,3 +85,50 @@ def test_make_optimiser_on_a_cpu_is_plain_adam(config):
     """As in every run recorded on a CPU: whatever a GPU needs must not change their bits."""
     group = make(config).optimiser.param_groups[0]
     assert (group["lr"], group["capturable"], group["fused"]) == (config.train.learning_rate, False, None)
+
+
+def test_the_configured_schedules_are_the_ones_that_run(config):
+    config = config.override(
+        {"train.decay": "cosine", "train.warmup_steps": 4, "train.margin": "linear", "train.margin_steps": 10}
+    )
+    step = make(config)
+    step.prepare(1)
+    assert step.optimiser.param_groups[0]["lr"] == cosine_rate(1, 3e-3, config.train.steps) * 0.5
+    assert step.margin == linear_margin(1, 10)
+
+
+def test_mix_takes_from_the_neighbour_what_the_share_says():
+    crops = torch.randn(64, 1, 3, 3)
+    mixed, share = mix(crops, 0.5, torch.Generator().manual_seed(0))
+    assert 0.5 <= float(share.min()) < 0.6 < 0.99 < float(share.max()) <= 1
+    for number in range(64):
+        own, other = float(share[number]), crops[number - 1]
+        torch.testing.assert_close(mixed[number], own * crops[number] + (1 - own) * other)
+
+
+@pytest.mark.parametrize("loss", ["spread", "margin", "cross_entropy"])
+def test_a_mixed_loss_is_the_weighted_loss_of_both_labels(config, loss):
+    """Against the loss of each example by itself."""
+    config = config.override({"train.loss": loss}).train
+    activation, labels, share = torch.rand(6, 5), torch.tensor([0, 3, 1, 4, 4, 2]), torch.rand(6)
+    output = RoutingOutput(torch.zeros(6, 5, 4, 4), activation)
+
+    def alone(number, label):
+        one = RoutingOutput(torch.zeros(1, 5, 4, 4), activation[number : number + 1])
+        return loss_of(one, label[None], config, 0.5)
+
+    expected = sum(share[n] * alone(n, labels[n]) + (1 - share[n]) * alone(n, labels[n - 1]) for n in range(6)) / 6
+    got = loss_of(output, labels, config, 0.5, share) + loss_of(output, labels.roll(1), config, 0.5, 1 - share)
+    torch.testing.assert_close(got, expected)
+
+
+def test_half_active_betas_are_set_before_the_first_step(config):
+    config = config.override({"network.betas": "half_active"})
+    step = make(config)
+    assert not step.network.conv_caps1.beta_u.any()
+    start_betas(step.network, step.images, config)
+    again = make(config)
+    start_betas(again.network, again.images, config)
+    for layer, other in zip(step.network.routed, again.network.routed, strict=True):
+        assert layer.beta_u.any()
+        assert torch.equal(layer.beta_u, other.beta_u), "the same seed starts with the same betas"

@@ -7,18 +7,27 @@ Runs lie in FOLDER/ROW/seedN; a run that is complete is not done again, an inter
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.table import Table
+
 from emcaps.config import RunConfig, preset
 from emcaps.names import check_name
+from emcaps.train import train
+from emcaps.train.run_folder import CONFIG, EVALUATION, read_config, read_metrics
 
 STEPS = 12_000
 SEEDS = (0, 1, 2)
 SPEED_UP = 10
+TRAINING_IMAGES = {"mono": 48_600, "stereo": 24_300}
+SMOOTHING = 0.25
+"""Of the paper's Figure 6."""
 COMMON: dict[str, Any] = {
     "data.dataset": "smallnorb",
     "train.steps": STEPS,
@@ -27,6 +36,7 @@ COMMON: dict[str, Any] = {
     "train.checkpoint_every": 5000,
 }
 FAITHFUL: dict[str, Any] = {"train.decay_steps": 2000 // SPEED_UP, "train.margin_steps": 50_000 // SPEED_UP}
+CNN: dict[str, Any] = {"train.steps": 9000, "train.decay_steps": 2000 // SPEED_UP}
 BEST: dict[str, Any] = {
     "data.max_shift": 4,
     "train.mixup": 0.5,
@@ -40,20 +50,12 @@ SOFT: dict[str, Any] = {"network.pose_scale": 0.5, "network.variance_floor": 1.0
 """What three iterations need: an E-step soft enough to learn through. See docs/three-iterations.md."""
 
 
-class Row(NamedTuple):
-    """A network and recipe that is trained with several seeds."""
-
-    title: str
-    config: RunConfig
-
-
-def _capsules(view: str, iterations: int, recipe: str) -> Row:
+def _capsules(view: str, iterations: int, recipe: str) -> RunConfig:
     settings = FAITHFUL if recipe == "faithful" else BEST | (SOFT if iterations == 3 else {})
-    config = preset("small").override(COMMON | settings | {"data.view": view, "network.iterations": iterations})
-    return Row(f"small, {view}, {iterations} iteration{'s' if iterations > 1 else ''}", config)
+    return preset("small").override(COMMON | settings | {"data.view": view, "network.iterations": iterations})
 
 
-ROWS: dict[str, Row] = {
+ROWS: dict[str, RunConfig] = {
     f"{recipe}-{view}-it{iterations}": _capsules(view, iterations, recipe)
     for recipe, view, all_iterations in (
         ("faithful", "mono", (1, 2, 3)),
@@ -62,12 +64,8 @@ ROWS: dict[str, Row] = {
         ("best", "stereo", (2, 3)),
     )
     for iterations in all_iterations
-} | {
-    "cnn-stereo": Row(
-        "CNN, stereo",
-        preset("cnn").override(COMMON | {"data.view": "stereo", "train.steps": 9000, "train.decay_steps": 200}),
-    )
-}
+} | {"cnn-stereo": preset("cnn").override(COMMON | CNN | {"data.view": "stereo"})}
+"""What is trained, each with several seeds."""
 
 
 class Published(NamedTuple):
@@ -112,27 +110,22 @@ def run_folder(runs: Path, row: str, seed: int) -> Path:
 
 def train_row(row: str, seed: int, runs: Path, **how: Any) -> None:
     """Train one row with one seed; `how` goes to `emcaps.train.train`."""
-    from emcaps.train import train
-    from emcaps.train.run_folder import CONFIG
-
     check_name("row", row, ROWS)
     folder = run_folder(runs, row, seed)
-    config = ROWS[row].config.override({"train.seed": seed})
+    config = ROWS[row].override({"train.seed": seed})
     if not train(config, folder, resume=(folder / CONFIG).exists(), **how).complete:
         raise KeyboardInterrupt
 
 
 def read_records(runs: Path, row: str) -> list[Record]:
     """Every finished run of a row, by seed; a run whose settings are not the row's is refused."""
-    from emcaps.train.run_folder import EVALUATION, read_config, read_metrics
-
     check_name("row", row, ROWS)
     records = []
     for folder in sorted((runs / row).glob("seed*")):
         if not (folder / EVALUATION).exists():
             continue
         config, metrics = read_config(folder), read_metrics(folder)
-        if config != ROWS[row].config.override({"train.seed": config.train.seed}):
+        if config != ROWS[row].override({"train.seed": config.train.seed}):
             raise ValueError(
                 f"the run in {folder} has other settings than row {row!r} asks for: train it again in another folder"
             )
@@ -152,37 +145,81 @@ def mean_and_spread(records: Sequence[Record]) -> str:
     return f"{statistics.mean(values):.2f}{spread}"
 
 
-def markdown_table(runs: Path, link: str = "") -> str:
-    """The table of the README: published rows beside ours. `link` is put before the folders that figures link to."""
-    found = {row: read_records(runs, row) for row in ROWS}
+def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "results/table2/") -> str:
+    """The table of the README: published rows beside ours, each of our figures with a link to its runs."""
 
     def ours(row: str) -> str:
-        if not row or not found[row]:
-            return "-"
-        return f"[{mean_and_spread(found[row])}]({link}{row}) (n = {len(found[row])})"
+        records = found.get(row)
+        return f"[{mean_and_spread(records)}]({link}{row}) (n = {len(records)})" if records else "-"
 
     lines = ["| published | accuracy, % | faithful, % | best, % |", "|---|--:|--:|--:|"]
     lines += [f"| {p.who} | {p.accuracy} | {ours(p.faithful)} | {ours(p.best)} |" for p in PUBLISHED]
     return "\n".join(lines)
 
 
-def row_table(runs: Path) -> list[tuple[str, ...]]:
-    """(row, parameters, mean and spread, each seed, minutes a run) of every row that has runs."""
+def run_table2(
+    runs: Path,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    console: Console,
+    *,
+    train_missing: bool,
+    device: str,
+    data_folder: Path | None,
+    figure: Path | None,
+) -> None:
+    """Show the table of the runs in `runs`, after training those that are missing if that is asked for."""
+    from emcaps.report.progress import training_bar
+
+    for row in rows:
+        check_name("row", row, ROWS)
+    if train_missing:
+        for seed, row in itertools.product(seeds, rows):
+            if not (run_folder(runs, row, seed) / EVALUATION).exists():
+                with training_bar(f"{row}, seed {seed}", ROWS[row].train.steps) as show:
+                    train_row(row, seed, runs, device=device, data_folder=data_folder, on_progress=show)
+    found = {row: read_records(runs, row) for row in rows}
+    if not any(found.values()):
+        raise ValueError(f"there are no finished runs of {', '.join(rows)} in {runs}: train them with --train")
+    console.print(_row_table(found))
+    print(markdown_table(found))
+    if figure is not None:
+        draw_figure6(found, figure)
+        console.print(f"test accuracy over training: {figure}")
+
+
+def draw_figure6(found: Mapping[str, Sequence[Record]], path: Path) -> None:
+    """Figure 6 of the paper: mono test accuracy after each pass over the training set, by iterations."""
+    from emcaps.report.curves import draw_curves
+
+    curves = {}
+    for row, records in found.items():
+        config = ROWS[row]
+        if records and config.network.kind == "capsules" and config.data.view == "mono":
+            passes = config.train.batch_size / TRAINING_IMAGES["mono"]
+            curves[row] = [[(step * passes, accuracy) for step, accuracy in record.curve] for record in records]
+    if not curves:
+        raise ValueError("the figure needs runs of mono capsule networks, and there are none: train them with --train")
+    draw_curves(curves, path, "passes over the training set", "test accuracy, %", SMOOTHING)
+
+
+def _row_table(found: Mapping[str, Sequence[Record]]) -> Table:
     from emcaps.nn import build_network
     from emcaps.nn.summary import count_parameters
+    from emcaps.report.tables import plain_table
 
-    lines: list[tuple[str, ...]] = []
-    for name, row in ROWS.items():
-        records = read_records(runs, name)
+    table = plain_table("smallNORB, last step, % of the test set")
+    for column in ("row", "parameters", "mean", "each seed", "minutes"):
+        table.add_column(column, justify="left" if column == "row" else "right")
+    for name, records in found.items():
         if records:
-            network = build_network(row.config.network, row.config.data.image_channels, row.config.data.crop)
-            lines.append(
-                (
-                    name,
-                    f"{count_parameters(network):,}",
-                    mean_and_spread(records),
-                    " ".join(f"{record.accuracy:.2f}" for record in records),
-                    f"{statistics.mean(record.seconds for record in records) / 60:.1f}",
-                )
+            config = ROWS[name]
+            network = build_network(config.network, config.data.image_channels, config.data.crop)
+            table.add_row(
+                name,
+                f"{count_parameters(network):,}",
+                mean_and_spread(records),
+                " ".join(f"{record.accuracy:.2f}" for record in records),
+                f"{statistics.mean(record.seconds for record in records) / 60:.1f}",
             )
-    return lines
+    return table

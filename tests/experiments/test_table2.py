@@ -1,0 +1,128 @@
+"""Table 2 from runs: what is trained, what is read back, what is refused."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from emcaps.config import preset
+from emcaps.experiments import table2
+from emcaps.experiments.table2 import PUBLISHED, ROWS, Record, markdown_table, mean_and_spread, read_records, run_table2
+from patterns import write_patterns
+
+SHORT = {
+    "data.crop": 16,
+    "network.conv1_types": 4,
+    "network.conv2_types": 4,
+    "train.steps": 4,
+    "train.batch_size": 8,
+    "train.eval_every": 2,
+}
+
+
+@pytest.fixture
+def short_rows(monkeypatch):
+    """The rows, with a network and a run small enough for tests."""
+    rows = {
+        name: preset("tiny").override(SHORT | {"network.iterations": iterations})
+        for name, iterations in (("faithful-mono-it1", 1), ("faithful-mono-it2", 2))
+    }
+    monkeypatch.setattr(table2, "ROWS", rows)
+    return rows
+
+
+def run(runs, rows, data, train=True, figure=None, seeds=(0, 1)):
+    console = Console(file=io.StringIO(), width=120)
+    run_table2(
+        runs,
+        list(rows),
+        seeds,
+        console,
+        train_missing=train,
+        device="cpu",
+        data_folder=data,
+        figure=figure,
+    )
+    return console.file.getvalue()
+
+
+def test_the_rows_differ_from_each_other_only_where_their_names_do():
+    for view in ("mono", "stereo"):
+        for recipe in ("faithful", "best"):
+            for iterations in (1, 2, 3):
+                config = ROWS.get(f"{recipe}-{view}-it{iterations}")
+                if config is not None:
+                    assert (config.network.iterations, config.data.view) == (iterations, view)
+                    assert config.data.split == "standard"
+    first, second = ROWS["best-mono-it2"], ROWS["best-stereo-it2"]
+    assert first.override({"data.view": "stereo"}) == second
+    assert first.override({"network.iterations": 1}) == ROWS["best-mono-it1"]
+
+
+def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
+    for name in ("faithful-mono-it1", "faithful-mono-it2", "faithful-mono-it3", "faithful-stereo-it3"):
+        network = ROWS[name].network
+        assert network == preset("small").override({"network.iterations": network.iterations}).network
+        assert ROWS[name].train.loss == "spread"
+
+
+def test_every_published_row_names_rows_that_exist():
+    named = {name for row in PUBLISHED for name in (row.faithful, row.best) if name}
+    assert named <= set(ROWS)
+
+
+def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
+    data = write_patterns(tmp_path / "data")
+    monkeypatch.setitem(table2.TRAINING_IMAGES, "mono", 100)
+    text = run(tmp_path / "runs", short_rows, data, figure=tmp_path / "figure.png")
+    assert "faithful-mono-it2" in text
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    records = read_records(tmp_path / "runs", "faithful-mono-it2")
+    assert [record.seed for record in records] == [0, 1]
+    for record in records:
+        saved = json.loads((record.folder / "evaluation.json").read_text())
+        assert record.accuracy == 100 * saved["test"]["accuracy"]
+        assert [step for step, _ in record.curve] == [2, 4]
+        assert record.curve[-1][1] == record.accuracy, "the table has the last step, not the best"
+
+
+def test_finished_runs_are_not_trained_again(tmp_path, short_rows, monkeypatch):
+    data = write_patterns(tmp_path / "data")
+    first = run(tmp_path / "runs", short_rows, data, seeds=(0,))
+    monkeypatch.setattr(table2, "train", None)
+    assert run(tmp_path / "runs", short_rows, data, seeds=(0,)) == first
+
+
+def test_runs_of_other_settings_are_refused(tmp_path, short_rows):
+    data = write_patterns(tmp_path / "data")
+    run(tmp_path / "runs", short_rows, data, seeds=(0,))
+    short_rows["faithful-mono-it2"] = short_rows["faithful-mono-it2"].override({"train.learning_rate": 1.0})
+    with pytest.raises(ValueError, match="other settings than row 'faithful-mono-it2'"):
+        read_records(tmp_path / "runs", "faithful-mono-it2")
+
+
+def test_without_runs_the_message_says_how_to_get_them(tmp_path):
+    with pytest.raises(ValueError, match=r"no finished runs .* train them with --train"):
+        run(tmp_path, ["best-mono-it2"], None, train=False)
+
+
+def test_an_unknown_row_is_named_before_anything_is_trained(tmp_path):
+    with pytest.raises(ValueError, match="best-mono-it2"):
+        run(tmp_path, ["best-mono-it22"], None)
+
+
+def records(*accuracies):
+    return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies)]
+
+
+def test_mean_and_spread():
+    assert mean_and_spread([]) == "-"
+    assert mean_and_spread(records(95.0)) == "95.00"
+    assert mean_and_spread(records(95.0, 96.0, 97.0)) == "96.00 ± 1.00"
+
+
+def test_markdown_table_has_every_published_row_and_links_to_runs():
+    text = markdown_table({"best-mono-it2": records(95.0, 96.0, 97.0)})
+    assert "| Gritzman, mono, 2 iterations | 95.4 | - | [96.00 ± 1.00](results/table2/best-mono-it2) (n = 3) |" in text
+    assert len(text.splitlines()) == 2 + len(PUBLISHED)
