@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         conv_routing_trace,
         spatial_routing_map,
     )
+    from emcaps.weights import load
 
 __version__ = "0.1.0"
 
@@ -34,11 +35,14 @@ __all__ = [
     "class_routing_trace",
     "conv_routing",
     "conv_routing_trace",
+    "load",
     "spatial_routing_map",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "load":
+        return importlib.import_module("emcaps.weights").load
     if name in __all__:
         return getattr(importlib.import_module("emcaps.routing"), name)
     raise AttributeError(f"module 'emcaps' has no attribute {name!r}")

@@ -200,10 +200,20 @@ def train(
 
 
 @app.command(
-    "eval", epilog=_examples("emcaps eval runs/small-toys-mono-seed0", "emcaps eval weights.safetensors --crops 13")
+    "eval",
+    epilog=_examples(
+        "emcaps eval small-stereo",
+        "emcaps eval runs/small-toys-mono-seed0",
+        "emcaps eval weights.safetensors --crops 13",
+    ),
 )
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A network that comes with emcaps (small-stereo), a run folder or a .safetensors file.", metavar="RUN"
+        ),
+    ],
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
     data: Annotated[str | None, typer.Option(help="Another data set than the run's.")] = None,
     split: Annotated[str | None, typer.Option(help="Another split than the run's.")] = None,
@@ -217,12 +227,11 @@ def evaluate(
     from emcaps.train import load_network
     from emcaps.train.device import start_work
     from emcaps.train.evaluate import evaluate_split, write_evaluations
-    from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
+    from emcaps.weights import find_weights
 
-    if run.is_dir():
-        run = run / WEIGHTS if (run / WEIGHTS).exists() or not (run / CHECKPOINT).exists() else run / CHECKPOINT
+    weights = find_weights(run)
     place = start_work(device)
-    network, config, step = load_network(run, place)
+    network, config, step = load_network(weights, place)
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
     examples = load_split(config.data, folder)
     with counting_bar("evaluating", "images") as on_progress:
@@ -293,11 +302,25 @@ def table2(
             rows or list(ROWS),
             range(seeds),
             _console(),
-            train_missing=train,
+            train_first=train,
             device=device,
             data_folder=folder,
             figure=figure,
         )
+
+
+@experiment_app.command(epilog=_examples("emcaps experiment choices --train --runs runs/choices"))
+def choices(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),
+    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """How the recipe of Table 2 was chosen, on held-out training instances."""
+    from emcaps.experiments.choices import run_choices
+
+    with _interruption("what is done is saved, and the same command goes on"):
+        run_choices(runs, _console(), train_first=train, device=device, data_folder=folder)
 
 
 @app.command(

@@ -2,13 +2,15 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
 
 from emcaps.config import preset
-from emcaps.experiments import table2
-from emcaps.experiments.table2 import PUBLISHED, ROWS, Record, markdown_table, mean_and_spread, read_records, run_table2
+from emcaps.experiments import choices, rows, table2
+from emcaps.experiments.rows import Record, mean_and_spread, read_records
+from emcaps.experiments.table2 import PUBLISHED, ROWS, markdown_table, run_table2
 from patterns import write_patterns
 
 SHORT = {
@@ -24,22 +26,22 @@ SHORT = {
 @pytest.fixture
 def short_rows(monkeypatch):
     """The rows, with a network and a run small enough for tests."""
-    rows = {
+    short = {
         name: preset("tiny").override(SHORT | {"network.iterations": iterations})
         for name, iterations in (("faithful-mono-it1", 1), ("faithful-mono-it2", 2))
     }
-    monkeypatch.setattr(table2, "ROWS", rows)
-    return rows
+    monkeypatch.setattr(table2, "ROWS", short)
+    return short
 
 
-def run(runs, rows, data, train=True, figure=None, seeds=(0, 1)):
+def run(runs, names, data, train=True, figure=None, seeds=(0, 1)):
     console = Console(file=io.StringIO(), width=120)
     run_table2(
         runs,
-        list(rows),
+        list(names),
         seeds,
         console,
-        train_missing=train,
+        train_first=train,
         device="cpu",
         data_folder=data,
         figure=figure,
@@ -78,7 +80,7 @@ def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
     text = run(tmp_path / "runs", short_rows, data, figure=tmp_path / "figure.png")
     assert "faithful-mono-it2" in text
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    records = read_records(tmp_path / "runs", "faithful-mono-it2")
+    records = read_records(short_rows, "faithful-mono-it2", tmp_path / "runs")
     assert [record.seed for record in records] == [0, 1]
     for record in records:
         saved = json.loads((record.folder / "evaluation.json").read_text())
@@ -90,7 +92,7 @@ def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
 def test_finished_runs_are_not_trained_again(tmp_path, short_rows, monkeypatch):
     data = write_patterns(tmp_path / "data")
     first = run(tmp_path / "runs", short_rows, data, seeds=(0,))
-    monkeypatch.setattr(table2, "train", None)
+    monkeypatch.setattr(rows, "train", None)
     assert run(tmp_path / "runs", short_rows, data, seeds=(0,)) == first
 
 
@@ -99,7 +101,7 @@ def test_runs_of_other_settings_are_refused(tmp_path, short_rows):
     run(tmp_path / "runs", short_rows, data, seeds=(0,))
     short_rows["faithful-mono-it2"] = short_rows["faithful-mono-it2"].override({"train.learning_rate": 1.0})
     with pytest.raises(ValueError, match="other settings than row 'faithful-mono-it2'"):
-        read_records(tmp_path / "runs", "faithful-mono-it2")
+        read_records(short_rows, "faithful-mono-it2", tmp_path / "runs")
 
 
 def test_without_runs_the_message_says_how_to_get_them(tmp_path):
@@ -126,3 +128,20 @@ def test_markdown_table_has_every_published_row_and_links_to_runs():
     text = markdown_table({"best-mono-it2": records(95.0, 96.0, 97.0)})
     assert "| Gritzman, mono, 2 iterations | 95.4 | - | [96.00 ± 1.00](results/table2/best-mono-it2) (n = 3) |" in text
     assert len(text.splitlines()) == 2 + len(PUBLISHED)
+
+
+def test_choices_never_open_the_test_set_and_change_one_thing_at_a_time():
+    for name, config in choices.ROWS.items():
+        variant, fold = name.rsplit("-fold", 1)
+        assert (config.data.split, config.data.fold) == ("validation", int(fold))
+        start = choices.ROWS[f"start-fold{fold}"]
+        assert config == start.override(choices.VARIANTS[variant])
+
+
+def test_the_table_of_choices_has_a_line_for_each_variant_that_is_whole():
+    found = {name: [] for name in choices.ROWS} | {"mixup-fold0": records(90.0), "mixup-fold1": records(91.0)}
+    console = Console(file=io.StringIO(), width=120)
+    console.print(choices.variant_table(found | {"start-fold0": records(80.0)}))
+    text = console.file.getvalue()
+    assert re.search(r"mixup +90.0 +91.0 +90.5", text)
+    assert "start" not in text

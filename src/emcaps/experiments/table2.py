@@ -2,13 +2,10 @@
 
 Two recipes. "faithful" is the paper's network, loss and schedules, with the schedules' clocks ten times faster, because
 12,000 steps stand for 120,000. "best" was chosen on held-out training instances; its routing is the same definition.
-Runs lie in FOLDER/ROW/seedN; a run that is complete is not done again, an interrupted one goes on.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,9 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from emcaps.config import RunConfig, preset
-from emcaps.names import check_name
-from emcaps.train import train
-from emcaps.train.run_folder import CONFIG, EVALUATION, read_config, read_metrics
+from emcaps.experiments.rows import Record, finished, mean_and_spread, train_missing
 
 STEPS = 12_000
 SEEDS = (0, 1, 2)
@@ -92,59 +87,6 @@ PUBLISHED = (
 )
 
 
-class Record(NamedTuple):
-    """What one finished run found."""
-
-    folder: Path
-    seed: int
-    accuracy: float
-    """At the last step, in percent."""
-    seconds: float
-    curve: tuple[tuple[int, float], ...]
-    """(step, test accuracy in percent) while training."""
-
-
-def run_folder(runs: Path, row: str, seed: int) -> Path:
-    return runs / row / f"seed{seed}"
-
-
-def train_row(row: str, seed: int, runs: Path, **how: Any) -> None:
-    """Train one row with one seed; `how` goes to `emcaps.train.train`."""
-    check_name("row", row, ROWS)
-    folder = run_folder(runs, row, seed)
-    config = ROWS[row].override({"train.seed": seed})
-    if not train(config, folder, resume=(folder / CONFIG).exists(), **how).complete:
-        raise KeyboardInterrupt
-
-
-def read_records(runs: Path, row: str) -> list[Record]:
-    """Every finished run of a row, by seed; a run whose settings are not the row's is refused."""
-    check_name("row", row, ROWS)
-    records = []
-    for folder in sorted((runs / row).glob("seed*")):
-        if not (folder / EVALUATION).exists():
-            continue
-        config, metrics = read_config(folder), read_metrics(folder)
-        if config != ROWS[row].override({"train.seed": config.train.seed}):
-            raise ValueError(
-                f"the run in {folder} has other settings than row {row!r} asks for: train it again in another folder"
-            )
-        accuracy = json.loads((folder / EVALUATION).read_text())["test"]["accuracy"]
-        curve = tuple((m["step"], 100 * m["test_accuracy"]) for m in metrics if "test_accuracy" in m)
-        seconds = max(m.get("seconds", 0.0) for m in metrics)
-        records.append(Record(folder, config.train.seed, 100 * accuracy, seconds, curve))
-    return sorted(records, key=lambda record: record.seed)
-
-
-def mean_and_spread(records: Sequence[Record]) -> str:
-    """ "95.40 ± 0.12", the sample standard deviation; a dash without runs."""
-    if not records:
-        return "-"
-    values = [record.accuracy for record in records]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"
-
-
 def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "results/table2/") -> str:
     """The table of the README: published rows beside ours, each of our figures with a link to its runs."""
 
@@ -159,28 +101,19 @@ def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "results/t
 
 def run_table2(
     runs: Path,
-    rows: Sequence[str],
+    names: Sequence[str],
     seeds: Sequence[int],
     console: Console,
     *,
-    train_missing: bool,
+    train_first: bool,
     device: str,
     data_folder: Path | None,
     figure: Path | None,
 ) -> None:
     """Show the table of the runs in `runs`, after training those that are missing if that is asked for."""
-    from emcaps.report.progress import training_bar
-
-    for row in rows:
-        check_name("row", row, ROWS)
-    if train_missing:
-        for seed, row in itertools.product(seeds, rows):
-            if not (run_folder(runs, row, seed) / EVALUATION).exists():
-                with training_bar(f"{row}, seed {seed}", ROWS[row].train.steps) as show:
-                    train_row(row, seed, runs, device=device, data_folder=data_folder, on_progress=show)
-    found = {row: read_records(runs, row) for row in rows}
-    if not any(found.values()):
-        raise ValueError(f"there are no finished runs of {', '.join(rows)} in {runs}: train them with --train")
+    if train_first:
+        train_missing(ROWS, names, seeds, runs, device=device, data_folder=data_folder)
+    found = finished(ROWS, names, runs)
     console.print(_row_table(found))
     print(markdown_table(found))
     if figure is not None:

@@ -1,0 +1,92 @@
+"""Experiments made of rows: named configs, each trained with one or more seeds, and what their finished runs found.
+
+Runs lie in FOLDER/ROW/seedN. A run that is complete is not done again, an interrupted one goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from emcaps.config import RunConfig
+from emcaps.names import check_name
+from emcaps.report.progress import training_bar
+from emcaps.train import train
+from emcaps.train.run_folder import CONFIG, EVALUATION, read_config, read_metrics
+
+Rows = Mapping[str, RunConfig]
+
+
+class Record(NamedTuple):
+    """What one finished run found."""
+
+    folder: Path
+    seed: int
+    accuracy: float
+    """At the last step, in percent."""
+    seconds: float
+    curve: tuple[tuple[int, float], ...]
+    """(step, test accuracy in percent) while training."""
+
+
+def run_folder(runs: Path, row: str, seed: int) -> Path:
+    return runs / row / f"seed{seed}"
+
+
+def train_row(rows: Rows, row: str, seed: int, runs: Path, **how: Any) -> None:
+    """Train one row with one seed; `how` goes to `emcaps.train.train`."""
+    check_name("row", row, rows)
+    folder = run_folder(runs, row, seed)
+    config = rows[row].override({"train.seed": seed})
+    if not train(config, folder, resume=(folder / CONFIG).exists(), **how).complete:
+        raise KeyboardInterrupt
+
+
+def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
+    """Every finished run of a row, by seed; a run whose settings are not the row's is refused."""
+    check_name("row", row, rows)
+    records = []
+    for folder in sorted((runs / row).glob("seed*")):
+        if not (folder / EVALUATION).exists():
+            continue
+        config, metrics = read_config(folder), read_metrics(folder)
+        if config != rows[row].override({"train.seed": config.train.seed}):
+            raise ValueError(
+                f"the run in {folder} has other settings than row {row!r} asks for: train it again in another folder"
+            )
+        accuracy = json.loads((folder / EVALUATION).read_text())["test"]["accuracy"]
+        curve = tuple((m["step"], 100 * m["test_accuracy"]) for m in metrics if "test_accuracy" in m)
+        seconds = max(m.get("seconds", 0.0) for m in metrics)
+        records.append(Record(folder, config.train.seed, 100 * accuracy, seconds, curve))
+    return sorted(records, key=lambda record: record.seed)
+
+
+def mean_and_spread(records: Sequence[Record]) -> str:
+    """ "95.40 ± 0.12", the sample standard deviation; a dash without runs."""
+    if not records:
+        return "-"
+    values = [record.accuracy for record in records]
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def train_missing(rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, **how: Any) -> None:
+    """Train the named rows with every seed, with a progress bar each, but for runs that are finished."""
+    for name in names:
+        check_name("row", name, rows)
+    for seed, name in itertools.product(seeds, names):
+        if not (run_folder(runs, name, seed) / EVALUATION).exists():
+            with training_bar(f"{name}, seed {seed}", rows[name].train.steps) as show:
+                train_row(rows, name, seed, runs, on_progress=show, **how)
+
+
+def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Record]]:
+    """The records of the named rows; an error if there are none at all."""
+    found = {name: read_records(rows, name, runs) for name in names}
+    if not any(found.values()):
+        raise ValueError(f"there are no finished runs of {', '.join(names)} in {runs}: train them with --train")
+    return found
