@@ -19,6 +19,7 @@ NETWORK_KINDS = ("capsules", "cnn")
 DATASETS = ("toys", "smallnorb")
 SPLITS = ("standard", "azimuth", "elevation", "validation")
 VIEWS = ("mono", "stereo")
+STANDARDS = ("image", "crop")
 LOSSES = ("spread", "margin", "cross_entropy")
 GRAPHS = ("auto", "on", "off")
 AUTOCASTS = ("off", "bfloat16")
@@ -116,6 +117,8 @@ class DataConfig:
     """Side of the square that is cut from the 48x48 images: at random for training, from the centre for testing."""
     max_shift: int = 24
     """Training crops lie at most this many pixels off the centre along each axis, and never beyond the image."""
+    standardise: str = "image"
+    """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself."""
     brightness: float = 0.5
     """Training images are shifted by up to this much, in standard deviations of the image."""
     contrast_low: float = 0.5
@@ -126,6 +129,7 @@ class DataConfig:
         check_name("dataset", self.dataset, DATASETS)
         check_name("split", self.split, SPLITS)
         check_name("view", self.view, VIEWS)
+        check_name("part to standardise", self.standardise, STANDARDS)
         _require(0 <= self.fold <= 4, self.fold, "data.fold must be 0 to 4, one of the five training instances")
         _require(8 <= self.crop <= 48, self.crop, "data.crop must be 8 to 48, the side of the prepared images")
         _require(self.max_shift >= 0, self.max_shift, "data.max_shift must be zero or more")

@@ -272,3 +272,24 @@ def test_random_crop_stays_near_the_centre(crop: int, shift: int, first: int, la
     crops = augment.random_crop(images, crop, torch.Generator().manual_seed(0), shift)
     tops, lefts = crops[:, 0, 0, 0] // 10, crops[:, 0, 0, 0] % 10
     assert set(tops.int().tolist()) == set(lefts.int().tolist()) == set(range(first, last + 1))
+
+
+def test_standardised_crops_do_not_know_what_was_around_them() -> None:
+    images = some_images(5)
+    changed = images.clone()
+    changed[:, :, :8] = 0
+    changed[:, :, :, 40:] = 255
+    crops = [augment.evaluation_crops(each, 32, standardised="crop") for each in (images, changed)]
+    assert torch.equal(*crops)
+    torch.testing.assert_close(crops[0][:, 0], augment.standardise(augment.centre_crop(images, 32)))
+    config = DataConfig(crop=20, standardise="crop", brightness=0.0, contrast_low=1.0, contrast_high=1.0)
+    result = augment.augment(images, config, torch.Generator().manual_seed(3))
+    expected = augment.standardise(augment.random_crop(images, 20, torch.Generator().manual_seed(3)))
+    torch.testing.assert_close(result, expected)
+
+
+def test_thirteen_standardised_crops_are_each_standardised() -> None:
+    result = augment.evaluation_crops(some_images(3), 32, crops=13, standardised="crop")
+    assert result.shape == (3, 13, 2, 32, 32)
+    torch.testing.assert_close(result.mean((2, 3, 4)), torch.zeros(3, 13), rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.std((2, 3, 4), correction=0), torch.ones(3, 13), rtol=0, atol=1e-4)

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from emcaps.config import VIEWS, DataConfig
+from emcaps.config import STANDARDS, VIEWS, DataConfig
 from emcaps.data.prepared import Examples
 from emcaps.names import check_name
 
@@ -34,26 +34,35 @@ def to_tensors(examples: Examples, view: str, device: str | torch.device) -> tup
 
 
 def augment(images: Tensor, config: DataConfig, generator: torch.Generator) -> Tensor:
-    """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, crop, brightness, contrast."""
-    crops = random_crop(standardise(images), config.crop, generator, config.max_shift)
+    """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, crop, brightness, contrast.
+
+    With config.standardise "crop" the first two change places.
+    """
+    if config.standardise == "crop":
+        crops = standardise(random_crop(images, config.crop, generator, config.max_shift))
+    else:
+        crops = random_crop(standardise(images), config.crop, generator, config.max_shift)
     crops = random_brightness(crops, config.brightness, generator)
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
 
 
-def evaluation_crops(images: Tensor, crop: int, crops: int = 1) -> Tensor:
-    """Test crops float32 (N, crops, C, crop, crop) of uint8 images.
+def evaluation_crops(images: Tensor, crop: int, crops: int = 1, standardised: str = "image") -> Tensor:
+    """Test crops float32 (N, crops, C, crop, crop) of uint8 images, as config.standardise says.
 
     1 is the centre; 13 is the centre and twelve crops that are 1, 2 or 3 pixels off along both diagonals.
     """
+    check_name("part to standardise", standardised, STANDARDS)
     if crops not in (1, len(TEST_SHIFTS)):
         raise ValueError(
             f"crops must be 1 (the centre) or {len(TEST_SHIFTS)} (shifted along the diagonals), not {crops}"
         )
     shifts = TEST_SHIFTS[:crops]
     _check_crop(images, crop, margin=max(max(shift) for shift in shifts))
-    images = standardise(images)
     top, left = _centre(images, crop)
-    return torch.stack([images[..., top + y :, left + x :][..., :crop, :crop] for y, x in shifts], dim=1)
+    if standardised == "image":
+        images = standardise(images)
+    cut = torch.stack([images[..., top + y :, left + x :][..., :crop, :crop] for y, x in shifts], dim=1)
+    return standardise(cut.flatten(0, 1)).unflatten(0, cut.shape[:2]) if standardised == "crop" else cut
 
 
 def standardise(images: Tensor) -> Tensor:

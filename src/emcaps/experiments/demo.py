@@ -93,5 +93,5 @@ def _draw(folder: Path, data: Path, picture: Path) -> None:
         load_prepared(prepared_path("toys", "test", data)), config.data.view, torch.device("cpu")
     )
     chosen = [int((labels == label).nonzero()[len(labels) // 15, 0]) for label in range(len(CATEGORIES))]
-    crops = evaluation_crops(images[chosen], config.data.crop)[:, 0]
+    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
     draw_routing(network, crops, labels[chosen].tolist(), picture)

@@ -42,6 +42,7 @@ def evaluate(
     crop: int,
     classes: int,
     crops: int = 1,
+    standardised: str = "image",
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -54,7 +55,7 @@ def evaluate(
     counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
     try:
         for start in range(0, len(images), batch_size):
-            batch = evaluation_crops(images[start : start + batch_size], crop, crops)
+            batch = evaluation_crops(images[start : start + batch_size], crop, crops, standardised)
             with torch.no_grad():
                 scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
             if crops > 1:
@@ -93,6 +94,7 @@ def evaluate_split(
                 crop=config.data.crop,
                 classes=config.network.classes,
                 crops=crops,
+                standardised=config.data.standardise,
                 batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
                 on_progress=on_progress,
             )
