@@ -309,6 +309,23 @@ def table2(
         )
 
 
+@experiment_app.command(
+    epilog=_examples("emcaps experiment iterations", "emcaps experiment iterations --data toys --runs runs/iterations")
+)
+def iterations(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/three-iterations"),
+    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "smallnorb",
+    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Why three iterations learn more slowly than two: train what is missing (minutes on a CPU), measure, draw."""
+    from emcaps.experiments.iterations import run_iterations
+
+    with _interruption("what is done is saved, and the same command goes on"):
+        run_iterations(runs, folder, device, data, _console(), figures)
+
+
 @experiment_app.command(epilog=_examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),

@@ -42,7 +42,7 @@ BEST: dict[str, Any] = {
     "train.weight_decay": 0.0,
 }
 SOFT: dict[str, Any] = {"network.pose_scale": 0.5, "network.variance_floor": 1.0, "network.betas": "half_active"}
-"""What three iterations need: an E-step soft enough to learn through. See docs/three-iterations.md."""
+"""Three iterations with these learn faster than without: a softer E-step. See docs/three-iterations.md."""
 
 
 def _capsules(view: str, iterations: int, recipe: str) -> RunConfig:

@@ -1,0 +1,454 @@
+"""Why three routing iterations learn more slowly than two: small runs, and what routing does inside them.
+
+Each variant trains the tiny network for a few hundred steps with several seeds. While it trains, a fixed set of images
+is routed at step 0 and at every checkpoint, and the run folder gets one more file:
+
+routing.json   per step: loss, gradient norm, and for each routed layer and iteration how sharp the routing is
+
+Dims: B batch; H, W child grid; I child types; N the children that one parent reads; O parent types.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from emcaps.config import RunConfig, preset
+from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.splits import load_split
+from emcaps.files import atomic_write
+from emcaps.names import check_name
+from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, build_network, spread_loss
+from emcaps.report.progress import training_bar
+from emcaps.report.tables import plain_table
+from emcaps.routing import RoutingTrace
+from emcaps.routing.results import routing_lambda
+from emcaps.routing.windows import Windows
+from emcaps.train import Progress, load_network, train
+from emcaps.train.randomness import seed_for
+from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
+from emcaps.train.step import margin_of, start_betas
+
+STEPS = 500
+SEEDS = (0, 1, 2)
+SETTINGS: dict[str, Any] = {
+    "data.view": "stereo",
+    "data.split": "validation",
+    "data.fold": 3,
+    "train.steps": STEPS,
+    "train.batch_size": 16,
+    "train.margin": "linear",
+    "train.margin_steps": STEPS,
+    "train.warmup_steps": 100,
+    "train.log_every": 25,
+    "train.checkpoint_every": 100,
+}
+SCALE: dict[str, Any] = {"network.pose_scale": 0.5}
+FLOOR: dict[str, Any] = {"network.variance_floor": 1.0}
+BETAS: dict[str, Any] = {"network.betas": "half_active"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "it1": {"network.iterations": 1},
+    "it2": {"network.iterations": 2},
+    "it3": {"network.iterations": 3},
+    "it3-soft": {"network.iterations": 3} | SCALE | FLOOR | BETAS,
+    "it2-soft": {"network.iterations": 2} | SCALE | FLOOR | BETAS,
+    "it3-floor": {"network.iterations": 3} | FLOOR,
+    "it3-scale": {"network.iterations": 3} | SCALE,
+    "it3-betas": {"network.iterations": 3} | BETAS,
+    "it3-scale-floor": {"network.iterations": 3} | SCALE | FLOOR,
+    "it3-slow": {"network.iterations": 3, "train.learning_rate": 1e-3},
+}
+ROUTING = "routing.json"
+LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
+BATCHES, BATCH = 4, 16
+"""The images that routing is measured on: as large as training batches, so that gradients compare."""
+LONE = 0.9
+"""A parent that gets more than this share of its data from one child hears that child alone."""
+
+
+def variant_config(variant: str, seed: int, dataset: str = "smallnorb") -> RunConfig:
+    check_name("variant", variant, VARIANTS)
+    return preset("tiny").override(SETTINGS | VARIANTS[variant] | {"data.dataset": dataset, "train.seed": seed})
+
+
+def run_iterations(
+    runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
+) -> None:
+    """Train and measure what is missing in RUNS/VARIANT/seedN, print a table, and draw into `figures`."""
+    for seed in SEEDS:
+        for variant in VARIANTS:
+            config, folder = variant_config(variant, seed, dataset), runs / variant / f"seed{seed}"
+            if not is_complete(folder, config):
+                with training_bar(f"training {variant}, seed {seed}", config.train.steps) as show:
+                    train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
+    found = {variant: read_runs(runs, variant) for variant in VARIANTS}
+    console.print(_table(found))
+    if figures is not None:
+        for path in draw_figures(found, figures):
+            console.print(f"figure: {path}")
+
+
+def is_complete(folder: Path, config: RunConfig) -> bool:
+    """Whether the run is trained and measured to its last step; one with other settings is refused."""
+    if not (folder / CONFIG).exists():
+        return False
+    if read_config(folder) != config:
+        raise ValueError(f"the run in {folder} has other settings than this experiment: name another folder of runs")
+    measured = [found["step"] for found in read_routing(folder)]
+    return (folder / EVALUATION).exists() and config.train.steps in measured
+
+
+def train_and_measure(
+    config: RunConfig,
+    folder: Path,
+    *,
+    device: str = "auto",
+    data_folder: Path | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> None:
+    """One run, with routing.json: at the start, at every checkpoint, and at the end. Nothing if it is complete."""
+    if is_complete(folder, config):
+        return
+    split = load_split(config.data, data_folder)
+    images, labels = to_tensors(split.train, config.data.view, "cpu")
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
+    crops = evaluation_crops(images[chosen], config.data.crop)[:, 0]
+
+    def record(network: torch.nn.Module, step: int) -> None:
+        assert isinstance(network, MatrixCapsNet)
+        found = measure(network, crops, labels[chosen], margin_of(config.train, step)) | {"step": step}
+        kept = [one for one in read_routing(folder) if one["step"] != step]
+        write_json(folder / ROUTING, sorted([*kept, found], key=lambda one: int(one["step"])))
+
+    def watch(progress: Progress) -> None:
+        # The checkpoint of this very step has just been written; the last step's comes later, with the weights.
+        if progress.step < config.train.steps and progress.step % config.train.checkpoint_every == 0:
+            record(load_network(folder / CHECKPOINT)[0], progress.step)
+        if on_progress is not None:
+            on_progress(progress)
+
+    resume = (folder / CONFIG).exists()
+    result = train(config, folder, device=device, data_folder=data_folder, resume=resume, on_progress=watch)
+    if not result.complete:
+        raise KeyboardInterrupt
+    record(_fresh_network(config, images), 0)
+    record(load_network(folder / WEIGHTS)[0], config.train.steps)
+
+
+def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:
+    """The network that training started from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(config.train.seed, "network"))
+        network = build_network(config.network, config.data.image_channels, config.data.crop)
+    start_betas(network, images, config)
+    return network
+
+
+def measure(network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float) -> dict[str, Any]:
+    """Means over batches of routing and gradients; `gradient_cosine` tells how alike two batches' gradients are."""
+    found, gradients = [], []
+    for batch, target in zip(crops.split(BATCH), labels.split(BATCH), strict=True):
+        values, gradient = _measure_batch(network, batch, target, margin)
+        found.append(values)
+        gradients.append(gradient)
+    cosines = [
+        float(torch.cosine_similarity(one, other, dim=0))
+        for index, one in enumerate(gradients)
+        for other in gradients[:index]
+    ]
+    result: dict[str, Any] = average(found)
+    result |= {"margin": margin, "gradient_cosine": statistics.fmean(cosines) if cosines else None}
+    if hasattr(network, "pose_gain"):
+        result["pose_gain"] = network.pose_gain.tolist()
+    return result
+
+
+def _measure_batch(
+    network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float
+) -> tuple[dict[str, Any], Tensor]:
+    """Of one batch: what goes into routing.json, and the gradient with respect to all parameters."""
+    trace = network.trace(crops)
+    loss = spread_loss(trace.class_caps[-1].activation, labels, margin)
+    parameters = list(network.parameters())
+    traces = (trace.conv_caps1, trace.conv_caps2, trace.class_caps)
+    routed = [(layer, step) for layer, steps in enumerate(traces) for step in range(1, len(steps))]
+    edges = [_used_by_routing(traces[layer][step].assignment) for layer, step in routed]
+    inputs: Any = [*parameters, *edges]
+    gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+    flat = torch.cat([g.flatten() for g in gradients[: len(parameters)] if g is not None])
+    of_assignments = dict(zip(routed, gradients[len(parameters) :], strict=True))
+
+    layers: dict[str, list[dict[str, Any]]] = {}
+    children = trace.primary_caps.activation
+    for number, (name, layer, steps) in enumerate(zip(LAYERS, network.routed, traces, strict=True)):
+        layers[name] = layer_statistics(layer, steps, children)
+        for step, row in enumerate(layers[name]):
+            gradient = of_assignments.get((number, step))  # the first iteration's assignments are constants
+            row["assignment_gradient"] = None if gradient is None else float(gradient.norm())
+        children = steps[-1].activation
+    return {"loss": float(loss.detach()), "gradient_norm": float(flat.norm()), "layers": layers}, flat
+
+
+def _used_by_routing(assignment: Tensor) -> GradientEdge:
+    """The assignments that the M-step read; a trace holds a view of them, which nothing else depends on."""
+    assert assignment.grad_fn is not None
+    node, output = assignment.grad_fn.next_functions[0]
+    assert node is not None
+    return GradientEdge(node, output)
+
+
+@torch.no_grad()
+def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children: Tensor) -> list[dict[str, Any]]:
+    """How sharp each iteration of a layer is; children (B, H, W, I) are the activations that it read."""
+    rows = []
+    for number, step in enumerate(trace):
+        share = shares(layer, step.assignment, children)
+        logit = routing_lambda(number, layer.routing.get("final_lambda", 1.0)) * (layer.beta_a - step.cost)
+        rows.append(
+            {
+                "logit_mean": float(logit.mean()),
+                "logit_deviation": float(logit.std()),
+                "effective_children": float(effective_children(share).median()),
+                "lone_parents": lone_parents(share),
+                "entropy": float(assignment_entropy(layer, step.assignment, children).mean()),
+                "variance": float(step.variance.median()),
+            }
+        )
+    return rows
+
+
+def shares(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> Tensor:
+    """r_ij = R_ij a_i as (..., N, O): what each parent gets from each of its children."""
+    if isinstance(layer, ConvCaps):
+        return (assignment * _windows(layer, children).spread(children)[..., None]).flatten(3, 5)
+    return (assignment * children[..., None]).flatten(1, 3)
+
+
+def effective_children(share: Tensor) -> Tensor:
+    """(sum r)^2 / sum r^2 of every parent that has data: 1 if one child gives all, N if all give alike."""
+    return 1 / _parts(share).square().sum(-1)
+
+
+def lone_parents(share: Tensor) -> float:
+    """The share of parents that hear one child alone."""
+    return float((_parts(share).amax(-1) > LONE).double().mean())
+
+
+def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> Tensor:
+    """Of every child with two parents or more: 1 if it is shared evenly among them, 0 if one of them has it all."""
+    terms = torch.special.entr(assignment.double()).sum(-1)
+    parents = torch.full_like(terms, assignment.shape[-1])
+    if isinstance(layer, ConvCaps):
+        windows = _windows(layer, children)
+        terms, parents = windows.total(terms), windows.total(parents)
+    several = parents > 1
+    result: Tensor = terms[several] / parents[several].log()
+    return result
+
+
+def _parts(share: Tensor) -> Tensor:
+    """(parents with data, N): each child's part of a parent's data."""
+    flat = share.double().movedim(-1, -2).flatten(0, -2)
+    total = flat.sum(-1, keepdim=True)
+    return (flat / total)[total[:, 0] > 0]
+
+
+def _windows(layer: ConvCaps, children: Tensor) -> Windows:
+    return Windows((children.shape[1], children.shape[2]), layer.kernel, layer.stride)
+
+
+def average(values: Sequence[Any]) -> Any:
+    """The mean of numbers, or of tables and lists of numbers that are built alike; None stays None."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: average([value[key] for value in values]) for key in first}
+    if isinstance(first, list):
+        return [average(list(parts)) for parts in zip(*values, strict=True)]
+    return None if first is None else statistics.fmean(values)
+
+
+class Run(NamedTuple):
+    """What one complete run found."""
+
+    folder: Path
+    curve: list[tuple[int, float]]
+    """(step, training accuracy since the row before), 0 to 1."""
+    late: float
+    """Training accuracy over the last fifth of the steps, 0 to 1."""
+    held_out: float
+    """Accuracy on the held-out instances after the last step, 0 to 1."""
+    routing: list[dict[str, Any]]
+    """The measurements of routing.json, by step."""
+
+    @property
+    def gradient_norm(self) -> float:
+        """Of a batch; median over the measurements after the start."""
+        return _median_after_start(self.routing, "gradient_norm")
+
+    @property
+    def gradient_cosine(self) -> float:
+        return _median_after_start(self.routing, "gradient_cosine")
+
+
+def _median_after_start(routing: Sequence[dict[str, Any]], key: str) -> float:
+    return float(statistics.median(found[key] for found in routing if found["step"]))
+
+
+def read_routing(folder: Path) -> list[dict[str, Any]]:
+    path = folder / ROUTING
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return found
+
+
+def read_runs(runs: Path, variant: str) -> list[Run]:
+    """Every complete run of a variant, by seed."""
+    found = []
+    for folder in sorted((runs / variant).glob("seed*")):
+        config = read_config(folder)
+        if not is_complete(folder, variant_config(variant, config.train.seed, config.data.dataset)):
+            continue
+        rows = [row for row in read_metrics(folder) if "accuracy" in row]
+        late = statistics.fmean(row["accuracy"] for row in rows if row["step"] > 0.8 * config.train.steps)
+        held_out = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))["test"]["accuracy"]
+        curve = [(row["step"], row["accuracy"]) for row in rows]
+        found.append(Run(folder, curve, late, held_out, read_routing(folder)))
+    return found
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """ "76.5 ± 1.2": mean and sample standard deviation."""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
+
+
+def _table(found: dict[str, list[Run]]) -> Table:
+    """Accuracies in percent; the gradient of a batch, its norm and its likeness to another batch's; children left."""
+    count = max((len(runs) for runs in found.values()), default=0)
+    table = plain_table(f"Tiny network, {STEPS} steps, mean and spread of {count} seeds")
+    for column in ("variant", "training", "held out", "gradient", "cosine", "children"):
+        table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)
+    for variant, runs in found.items():
+        if runs:
+            layers = average([run.routing[-1]["layers"] for run in runs])
+            table.add_row(
+                variant,
+                spread([100 * run.late for run in runs], 1),
+                spread([100 * run.held_out for run in runs], 1),
+                spread([run.gradient_norm for run in runs], 2),
+                f"{statistics.fmean(run.gradient_cosine for run in runs):.2f}",
+                " ".join(f"{layers[name][-1]['effective_children']:.1f}" for name in LAYERS),
+            )
+    return table
+
+
+COLOURS = {
+    "it1": "tab:gray",
+    "it2": "tab:blue",
+    "it3": "tab:red",
+    "it3-soft": "tab:green",
+    "it2-soft": "tab:cyan",
+    "it3-floor": "tab:orange",
+    "it3-scale": "tab:purple",
+    "it3-betas": "tab:brown",
+    "it3-scale-floor": "tab:olive",
+    "it3-slow": "tab:pink",
+}
+MAIN = ("it1", "it2", "it3", "it2-soft", "it3-soft")
+PARTS = ("it3", "it3-slow", "it3-betas", "it3-floor", "it3-scale", "it3-scale-floor", "it3-soft")
+ROUTED = ("it2", "it3", "it3-soft")
+
+
+def draw_figures(found: dict[str, list[Run]], folder: Path) -> list[Path]:
+    """Learning curves, gradients over training, and routing by layer and iteration; gives the pictures' paths."""
+    drawings = {"learning": _draw_learning, "gradients": _draw_gradients, "routing": _draw_routing}
+    paths = []
+    for name, draw in drawings.items():
+        paths.append(folder / f"three-iterations-{name}.png")
+        figure = _figure((11, 6.4 if name == "routing" else 4.2))
+        draw(figure, {variant: runs for variant, runs in found.items() if runs})
+        with atomic_write(paths[-1]) as temporary:
+            figure.savefig(temporary, dpi=110, format="png")
+    return paths
+
+
+def _draw_learning(figure: Any, found: dict[str, list[Run]]) -> None:
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, variants, title in ((left, MAIN, "iterations, plain and soft"), (right, PARTS, "parts of the remedy")):
+        for variant in variants:
+            curves = [[(step, 100 * accuracy) for step, accuracy in run.curve] for run in found.get(variant, [])]
+            _draw_band(axes, variant, curves)
+        _finish(axes, title, "step")
+    left.set_ylabel("training accuracy, %")
+
+
+def _draw_gradients(figure: Any, found: dict[str, list[Run]]) -> None:
+    left, right = figure.subplots(1, 2)
+    for axes, key, title in (
+        (left, "gradient_norm", f"norm of the gradient of {BATCH} images"),
+        (right, "gradient_cosine", "cosine of the gradients of two batches"),
+    ):
+        for variant in MAIN:
+            curves = [[(at["step"], at[key]) for at in run.routing] for run in found.get(variant, [])]
+            _draw_band(axes, variant, curves)
+        _finish(axes, title, "step")
+    left.set_yscale("log")
+
+
+def _draw_routing(figure: Any, found: dict[str, list[Run]]) -> None:
+    """Above the effective children of a parent, below the gradient of the loss by each iteration's assignments."""
+    grid = figure.subplots(2, len(LAYERS), sharey="row")
+    for row, (key, label) in enumerate(
+        (("effective_children", "effective children of a parent"), ("assignment_gradient", "gradient by assignments"))
+    ):
+        for axes, layer in zip(grid[row], LAYERS, strict=True):
+            for variant in ROUTED:
+                for when, style in ((0, ":"), (-1, "-")):
+                    curves = [_by_iteration(run.routing[when]["layers"][layer], key) for run in found.get(variant, [])]
+                    name = f"{variant}, {'end' if when else 'start'}"
+                    _draw_band(axes, variant, curves, label=name, linestyle=style, marker="o", markersize=4)
+            axes.set_yscale("log")
+            axes.set_xticks((1, 2, 3))
+            axes.set_xlim(0.8, 3.2)
+            _finish(axes, layer, "iteration", legend=layer == LAYERS[0])
+        grid[row][0].set_ylabel(label)
+
+
+def _by_iteration(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    return [(number, row[key]) for number, row in enumerate(rows, start=1) if row[key] is not None]
+
+
+def _draw_band(axes: Any, variant: str, curves: Sequence[Sequence[tuple[int, float]]], **style: Any) -> None:
+    """The mean over runs as a line, and from the least to the greatest as a band."""
+    if not curves:
+        return
+    places = [place for place, _ in curves[0]]
+    columns = [[value for _, value in column] for column in zip(*curves, strict=True)]
+    style = {"label": variant} | style
+    axes.plot(places, [statistics.fmean(column) for column in columns], color=COLOURS[variant], **style)
+    lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+    axes.fill_between(places, lowest, highest, color=COLOURS[variant], alpha=0.12, linewidth=0)
+
+
+def _finish(axes: Any, title: str, below: str, legend: bool = True) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(below)
+    axes.grid(alpha=0.3)
+    if legend:
+        axes.legend(fontsize=8)
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
+    return Figure(figsize=size, layout="constrained")
