@@ -20,6 +20,7 @@ SHORT = {
     "train.steps": 4,
     "train.batch_size": 8,
     "train.eval_every": 2,
+    "train.log_every": 2,
 }
 
 
@@ -85,7 +86,8 @@ def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
     for record in records:
         saved = json.loads((record.folder / "evaluation.json").read_text())
         assert record.accuracy == 100 * saved["test"]["accuracy"]
-        assert [step for step, _ in record.curve] == [2, 4]
+        assert [step for step, _, _ in record.curve] == [2, 4]
+        assert 0 < record.curve[0][2] <= record.curve[1][2] == record.seconds
         assert record.curve[-1][1] == record.accuracy, "the table has the last step, not the best"
 
 
@@ -116,6 +118,11 @@ def test_an_unknown_row_is_named_before_anything_is_trained(tmp_path):
 
 def records(*accuracies):
     return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies)]
+
+
+def test_seconds_to_an_accuracy_are_those_of_the_first_evaluation_that_reached_it():
+    record = Record(None, 0, 93.0, 9.0, ((10, 90.0, 3.0), (20, 95.0, 6.0), (30, 93.0, 9.0)))
+    assert [record.seconds_to(goal) for goal in (80.0, 91.0, 95.0, 95.1)] == [3.0, 6.0, 6.0, None]
 
 
 def test_mean_and_spread():

@@ -25,6 +25,7 @@ from torch.autograd.graph import GradientEdge
 from emcaps.config import RunConfig, preset
 from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.splits import load_split
+from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, build_network, spread_loss
@@ -322,12 +323,6 @@ def read_runs(runs: Path, variant: str) -> list[Run]:
         curve = [(row["step"], row["accuracy"]) for row in rows]
         found.append(Run(folder, curve, late, held_out, read_routing(folder)))
     return found
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """ "76.5 ± 1.2": mean and sample standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{deviation}"
 
 
 def _table(found: dict[str, list[Run]]) -> Table:

@@ -29,8 +29,12 @@ class Record(NamedTuple):
     accuracy: float
     """At the last step, in percent."""
     seconds: float
-    curve: tuple[tuple[int, float], ...]
-    """(step, test accuracy in percent) while training."""
+    curve: tuple[tuple[int, float, float], ...]
+    """(step, test accuracy in percent, seconds until that step, earlier evaluations included) while training."""
+
+    def seconds_to(self, accuracy: float) -> float | None:
+        """Until an evaluation first found this accuracy, in percent; None if none did."""
+        return next((seconds for _, found, seconds in self.curve if found >= accuracy), None)
 
 
 def run_folder(runs: Path, row: str, seed: int) -> Path:
@@ -59,19 +63,29 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
                 f"the run in {folder} has other settings than row {row!r} asks for: train it again in another folder"
             )
         accuracy = json.loads((folder / EVALUATION).read_text())["test"]["accuracy"]
-        curve = tuple((m["step"], 100 * m["test_accuracy"]) for m in metrics if "test_accuracy" in m)
-        seconds = max(m.get("seconds", 0.0) for m in metrics)
-        records.append(Record(folder, config.train.seed, 100 * accuracy, seconds, curve))
+        seconds = {m["step"]: m["seconds"] for m in metrics if "seconds" in m}
+        curve = tuple(
+            (
+                m["step"],
+                100 * m["test_accuracy"],
+                max((seconds[step] for step in seconds if step <= m["step"]), default=0.0),
+            )
+            for m in metrics
+            if "test_accuracy" in m
+        )
+        records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values(), default=0.0), curve))
     return sorted(records, key=lambda record: record.seed)
 
 
 def mean_and_spread(records: Sequence[Record]) -> str:
-    """ "95.40 ± 0.12", the sample standard deviation; a dash without runs."""
-    if not records:
-        return "-"
-    values = [record.accuracy for record in records]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"
+    """Of the accuracies, in percent; a dash without runs."""
+    return spread([record.accuracy for record in records], 2) if records else "-"
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean and sample standard deviation, as "76.5 ± 1.2"; one value stands alone."""
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
 
 
 def train_missing(rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, **how: Any) -> None:
