@@ -104,7 +104,7 @@ class MatrixCapsNet(nn.Module):
         if not self.config.pose_scale:
             return capsules
         pose = capsules.pose
-        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()
+        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # of poses all zero: not zero
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 

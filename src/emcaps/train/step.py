@@ -147,8 +147,9 @@ def loss_of(
 ) -> Tensor:
     """The configured loss of class capsules, or the cross-entropy of a CNN's logits; `weight` (B,) counts examples."""
     if not isinstance(output, RoutingOutput):
-        losses = F.cross_entropy(output, target, reduction="none")
-        return losses.mean() if weight is None else (losses * weight).mean()
+        if weight is None:
+            return F.cross_entropy(output, target)
+        return (F.cross_entropy(output, target, reduction="none") * weight).mean()
     if config.loss == "spread":
         return spread_loss(output.activation, target, margin, weight)
     loss = {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss]
