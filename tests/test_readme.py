@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from emcaps.config import RunConfig
+from emcaps.experiments.iterations import VARIANTS, read_runs
+from emcaps.experiments.rows import spread
+from emcaps.experiments.table2 import TRAINING_IMAGES
+from emcaps.nn import build_network
+from emcaps.nn.summary import count_parameters
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO_ROWS = {"small": "capsules, small", "cnn": "CNN baseline"}
@@ -46,15 +53,49 @@ def test_every_link_to_a_file_leads_somewhere():
         assert (ROOT / link).exists(), link
 
 
-def test_the_first_look_table_is_what_the_recorded_runs_say():
-    rows = re.findall(r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) % \| \[run\]\((results/first-look/[^)]+)\)", README)
-    assert len(rows) == 6
-    for first, last, accuracy, folder in rows:
-        metrics = [json.loads(line) for line in (ROOT / folder / "metrics.jsonl").read_text().splitlines()]
-        losses = [row["loss"] for row in metrics if "loss" in row]
-        evaluation = json.loads((ROOT / folder / "evaluation.json").read_text())
-        assert (f"{losses[0]:.3f}", f"{losses[-1]:.3f}") == (first, last), folder
-        assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
+def test_the_table_of_networks_that_come_along_is_what_their_runs_say():
+    rows = re.findall(
+        r"\| \[([\w-]+)\]\((results/weights/[\w-]+)\) \| ([\d,]+) \| ([\d.]+) \| (\d+) \| ([\d.]+) % \|", README
+    )
+    assert [name for name, *_ in rows] == ["small-stereo"]
+    for name, folder, parameters, passes, minutes, accuracy in rows:
+        found = shipped_row(ROOT / folder)
+        assert (parameters, passes, minutes, accuracy) == found, name
+        card = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
+        assert f"| {name} | {' | '.join(found)} % | [run](../../../{folder}) |" in card
+
+
+def shipped_row(folder):
+    """Parameters, passes over the training set, minutes and accuracy of a recorded run, as the tables show them."""
+    config = RunConfig.from_json((folder / "config.json").read_text())
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    network = build_network(config.network, config.data.image_channels, config.data.crop)
+    return (
+        f"{count_parameters(network):,}",
+        f"{config.train.steps * config.train.batch_size / TRAINING_IMAGES[config.data.view]:.1f}",
+        f"{max(row.get('seconds', 0) for row in metrics) / 60:.0f}",
+        f"{100 * evaluation['test']['accuracy']:.2f}",
+    )
+
+
+def test_every_link_of_the_other_pages_leads_somewhere():
+    for page in ("docs/three-iterations.md", "src/emcaps/weights/README.md", "results/README.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+            assert ((ROOT / page).parent / link).exists(), (page, link)
+
+
+def test_the_page_on_three_iterations_has_the_numbers_of_its_runs():
+    page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
+    for variant in VARIANTS:
+        runs = read_runs(ROOT / "results/three-iterations", variant)
+        assert len(runs) == 3
+        cells = [
+            spread([100 * value for value in each], 1)
+            for each in zip(*((r.late, r.held_out) for r in runs), strict=True)
+        ]
+        line = next(line for line in page.splitlines() if line.startswith(f"| [{variant}](") and "±" in line)
+        assert f"| {' | '.join(cells)} |" in line
 
 
 def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():

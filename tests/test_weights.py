@@ -1,0 +1,62 @@
+"""The networks that come with the package: they load, say what they are, and are the runs that were recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import emcaps
+from emcaps.config import RunConfig
+from emcaps.nn.summary import count_parameters
+from emcaps.train.checkpoint import load as load_file
+from emcaps.weights import SHIPPED, find_weights
+
+ROOT = Path(__file__).parent.parent
+CARD = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
+
+
+def test_the_names_are_those_that_are_documented():
+    assert SHIPPED == ("small-stereo",)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_network_classifies_images(name):
+    network = emcaps.load(name)
+    assert not network.training
+    assert count_parameters(network) < 70_000
+    output = network(torch.randn(2, network.image_channels, 32, 32))
+    assert output.activation.shape == (2, 5)
+    assert output.activation.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_network_is_the_end_of_its_recorded_run(name):
+    """And the model card has the accuracy of that run."""
+    record = ROOT / "results/weights" / name
+    shipped = load_file(find_weights(name))
+    assert shipped.config == RunConfig.from_json((record / "config.json").read_text())
+    found = json.loads((record / "evaluation.json").read_text())
+    assert (shipped.step, found["step"]) == (shipped.config.train.steps,) * 2
+    assert shipped.config.data.view == name.removeprefix("small-")
+    assert f"| {100 * found['test']['accuracy']:.2f} % | [run](../../../results/weights/{name}) |" in CARD
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(ValueError, match=r"network 'small-sterio': did you mean 'small-stereo'\? .* run folder"):
+        emcaps.load("small-sterio")
+
+
+def test_a_run_folder_or_a_file_of_the_same_name_comes_first(tmp_path, monkeypatch):
+    """What the user has made is never hidden by what the package brings."""
+    monkeypatch.chdir(tmp_path)
+    assert find_weights("small-stereo").parent.name == "weights"
+    (tmp_path / "small-stereo").mkdir()
+    assert find_weights("small-stereo") == Path("small-stereo/weights.safetensors")
+    (tmp_path / "small-stereo/checkpoint.safetensors").touch()
+    assert find_weights("small-stereo") == Path("small-stereo/checkpoint.safetensors")
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(FileNotFoundError, match=r"there is no file nothing\.safetensors"):
+        emcaps.load("nothing.safetensors")
