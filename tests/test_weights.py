@@ -43,7 +43,7 @@ def test_a_network_is_the_end_of_its_recorded_run(name):
 
 
 def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(ValueError, match=r"network 'small-sterio': did you mean 'small-stereo'\? .* run folder"):
+    with pytest.raises(FileNotFoundError, match=r"'small-sterio': did you mean 'small-stereo'\? .* run folder"):
         emcaps.load("small-sterio")
 
 

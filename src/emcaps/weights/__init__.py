@@ -25,8 +25,9 @@ def find_weights(name: str | Path) -> Path:
         return Path(__file__).parent / f"{name}.safetensors"
     if path.exists() or path.suffix == ".safetensors":
         return path
-    raise ValueError(
-        f"{unknown_name('network', str(name), SHIPPED)}; or name a run folder or a .safetensors file that exists"
+    raise FileNotFoundError(
+        f"there is no file {name}; {unknown_name('network', str(name), SHIPPED)}: name one of these, a run folder or a "
+        ".safetensors file that exists"
     )
 
 
