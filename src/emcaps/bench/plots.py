@@ -23,6 +23,7 @@ from emcaps.bench.implementations import (
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.bench.tables import Comparison, headline, milliseconds, ratio
 from emcaps.files import atomic_write
+from emcaps.report.figures import new_figure
 
 FORMATS = (".png", ".svg")
 COLOURS = {
@@ -69,7 +70,7 @@ def draw_rows(rows: Sequence[Row], path: Path) -> None:
             "there is nothing to draw: it takes rows of the headline, or rows that differ in one of "
             f"{', '.join(SWEEPS)} alone; run `emcaps bench --suite all`"
         )
-    figure = _figure((WIDTH, HEIGHT * len(lines) + 0.6))
+    figure = new_figure((WIDTH, HEIGHT * len(lines) + 0.6))
     parts = figure.subfigures(len(lines), 1, squeeze=False)[:, 0]
     for part, line in zip(parts, lines, strict=True):
         for axes, panel in zip(part.subplots(1, len(line), squeeze=False)[0], line, strict=True):
@@ -171,11 +172,3 @@ def _title(sweep: Sweep) -> str:
 
 def _devices(rows: Sequence[Row]) -> str:
     return "; ".join(dict.fromkeys(f"{row.device}, torch {row.torch}, tf32 {row.tf32}" for row in rows))
-
-
-def _figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
-    return Figure(figsize=size, layout="constrained")

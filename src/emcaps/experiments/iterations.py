@@ -29,6 +29,7 @@ from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, build_network, spread_loss
+from emcaps.report.figures import new_figure
 from emcaps.report.progress import training_bar
 from emcaps.report.tables import plain_table
 from emcaps.routing import RoutingTrace
@@ -122,7 +123,7 @@ def train_and_measure(
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, "cpu")
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
-    crops = evaluation_crops(images[chosen], config.data.crop)[:, 0]
+    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
 
     def record(network: torch.nn.Module, step: int) -> None:
         assert isinstance(network, MatrixCapsNet)
@@ -330,7 +331,7 @@ def _table(found: dict[str, list[Run]]) -> Table:
     count = max((len(runs) for runs in found.values()), default=0)
     table = plain_table(f"Tiny network, {STEPS} steps, mean and spread of {count} seeds")
     for column in ("variant", "training", "held out", "gradient", "cosine", "children"):
-        table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column == "variant" else "right")
     for variant, runs in found.items():
         if runs:
             layers = average([run.routing[-1]["layers"] for run in runs])
@@ -368,7 +369,7 @@ def draw_figures(found: dict[str, list[Run]], folder: Path) -> list[Path]:
     paths = []
     for name, draw in drawings.items():
         paths.append(folder / f"three-iterations-{name}.png")
-        figure = _figure((11, 6.4 if name == "routing" else 4.2))
+        figure = new_figure((11, 6.4 if name == "routing" else 4.2))
         draw(figure, {variant: runs for variant, runs in found.items() if runs})
         with atomic_write(paths[-1]) as temporary:
             figure.savefig(temporary, dpi=110, format="png")
@@ -439,11 +440,3 @@ def _finish(axes: Any, title: str, below: str, legend: bool = True) -> None:
     axes.grid(alpha=0.3)
     if legend:
         axes.legend(fontsize=8)
-
-
-def _figure(size: tuple[float, float]) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
-    return Figure(figsize=size, layout="constrained")

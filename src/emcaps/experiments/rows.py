@@ -30,7 +30,8 @@ class Record(NamedTuple):
     """At the last step, in percent."""
     seconds: float
     curve: tuple[tuple[int, float, float], ...]
-    """(step, test accuracy in percent, seconds until that step, earlier evaluations included) while training."""
+    """(step, test accuracy in percent, seconds) while training: the seconds at the first row of metrics that is not
+    before the step, so never too few."""
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Until an evaluation first found this accuracy, in percent; None if none did."""
@@ -68,12 +69,12 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
             (
                 m["step"],
                 100 * m["test_accuracy"],
-                max((seconds[step] for step in seconds if step <= m["step"]), default=0.0),
+                min(seconds[step] for step in seconds if step >= m["step"]),
             )
             for m in metrics
             if "test_accuracy" in m
         )
-        records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values(), default=0.0), curve))
+        records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values()), curve))
     return sorted(records, key=lambda record: record.seed)
 
 

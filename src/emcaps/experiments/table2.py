@@ -1,7 +1,8 @@
 """Table 2 of Gritzman (2019): smallNORB by the small capsule network, trained from scratch, over several seeds.
 
 Two recipes. "faithful" is the paper's network, loss and schedules, with the schedules' clocks ten times faster, because
-12,000 steps stand for 120,000. "best" was chosen on held-out training instances; its routing is the same definition.
+12,000 steps stand for 120,000. "best" was chosen on held-out training instances; its routing is the same definition,
+with three iterations at a variance floor of 1 instead of 1e-4 and with poses scaled to suit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from emcaps.config import RunConfig, preset
 from emcaps.experiments.rows import Record, finished, mean_and_spread, train_missing
 
 STEPS = 12_000
-SEEDS = (0, 1, 2)
 SPEED_UP = 10
 TRAINING_IMAGES = {"mono": 48_600, "stereo": 24_300}
 GOALS = (95.4, 97.8)
@@ -29,7 +29,7 @@ COMMON: dict[str, Any] = {
     "data.dataset": "smallnorb",
     "train.steps": STEPS,
     "train.eval_every": 1200,  # for Figure 6 alone: the table has the last step's accuracy
-    "train.log_every": 250,
+    "train.log_every": 200,  # a divisor, so that the time to an accuracy is exact
     "train.checkpoint_every": 5000,
 }
 FAITHFUL: dict[str, Any] = {"train.decay_steps": 2000 // SPEED_UP, "train.margin_steps": 50_000 // SPEED_UP}

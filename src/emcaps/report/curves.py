@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emcaps.files import atomic_write
+from emcaps.report.figures import new_figure
 
 Curve = Sequence[tuple[float, float]]
 """(x, y) points of one run, by rising x."""
@@ -28,12 +29,8 @@ def smooth(values: Sequence[float], alpha: float) -> npt.NDArray[np.float64]:
 
 def draw_curves(curves: Mapping[str, Sequence[Curve]], path: Path, x_label: str, y_label: str, alpha: float) -> None:
     """One line and band for each entry; the runs of an entry must have been evaluated at the same places."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    figure = new_figure((7, 4.2))
+    axes = figure.subplots()
     for label, runs in curves.items():
         places = [[x for x, _ in run] for run in runs]
         if not places or any(other != places[0] for other in places):
@@ -45,7 +42,5 @@ def draw_curves(curves: Mapping[str, Sequence[Curve]], path: Path, x_label: str,
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.tight_layout()
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=120, format="png")
-    pyplot.close(figure)
