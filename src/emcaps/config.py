@@ -164,6 +164,8 @@ class TrainConfig:
     """"cosine" goes from learning_rate to 0 at the last step instead, without decay_rate and decay_steps."""
     warmup_steps: int = 0
     """The learning rate rises from 0 over these first steps."""
+    beta_rate: float = 1.0
+    """The betas of the routed layers learn this many times as fast as everything else."""
     margin_steps: int = 50_000
     """Time scale of the spread loss's margin, 0.2 + 0.79 sigmoid(min(10, step / margin_steps - 4))."""
     margin: str = "sigmoid"
@@ -193,7 +195,7 @@ class TrainConfig:
             _require(getattr(self, name) >= 1, getattr(self, name), f"train.{name} must be at least 1")
         for name in ("seed", "eval_every", "warmup_steps"):
             _require(getattr(self, name) >= 0, getattr(self, name), f"train.{name} must be zero or more")
-        for name in ("learning_rate", "decay_rate"):
+        for name in ("learning_rate", "decay_rate", "beta_rate"):
             value = getattr(self, name)
             _require(math.isfinite(value) and value > 0, value, f"train.{name} must be positive and finite")
         _require(0 <= self.mixup <= 1, self.mixup, "train.mixup must be a share, 0 to 1")

@@ -6,7 +6,7 @@ from emcaps.data.augment import to_tensors
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, loss_of, make_optimiser, make_sums, mix, start_betas
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_betas
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -60,7 +60,9 @@ def test_prepare_writes_schedules_into_tensors_where_there_are_some(config):
 
 def test_schedules_in_tensors_train_as_schedules_in_numbers_do(config):
     numbers, tensors = make(config), make(config)
-    tensors.optimiser.param_groups[0]["lr"], tensors.margin = torch.zeros(()), torch.zeros(())
+    tensors.margin = torch.zeros(())
+    for group in tensors.optimiser.param_groups:
+        group["lr"] = torch.zeros(())
     for number in range(3):
         numbers(number)
         tensors(number)
@@ -85,6 +87,20 @@ def test_make_optimiser_on_a_cpu_is_plain_adam(config):
     """As in every run recorded on a CPU: whatever a GPU needs must not change their bits."""
     group = make(config).optimiser.param_groups[0]
     assert (group["lr"], group["capturable"], group["fused"]) == (config.train.learning_rate, False, None)
+
+
+def test_betas_learn_as_many_times_faster_as_the_config_says(config):
+    """Adam's first step moves every parameter by its own learning rate, whatever the size of its gradient."""
+    step = make(config.override({"train.beta_rate": 10.0, "train.weight_decay": 0.0}))
+    before = {name: value.detach().clone() for name, value in step.network.named_parameters()}
+    step(0)
+    moved = {name: (value.detach() - before[name]).abs().max() for name, value in step.network.named_parameters()}
+    assert {name for name in moved if is_beta(name)} == {
+        f"{layer}.{beta}" for layer in ("conv_caps1", "conv_caps2", "class_caps") for beta in ("beta_u", "beta_a")
+    }
+    for name, distance in moved.items():
+        want = learning_rate(0) * (10 if is_beta(name) else 1)
+        assert float(distance) == pytest.approx(want, rel=0.01), name
 
 
 def test_the_configured_schedules_are_the_ones_that_run(config):

@@ -33,16 +33,34 @@ START: dict[str, Any] = {
     "train.log_every": 500,
     "train.checkpoint_every": 5000,
 }
+
+
+def _steps(number: int) -> dict[str, Any]:
+    return {"train.steps": number, "train.margin_steps": number // 2}
+
+
+NEAR: dict[str, Any] = {"data.max_shift": 4, "train.mixup": 0.5}
+CROP: dict[str, Any] = NEAR | {
+    "data.standardise": "crop",
+    "data.brightness": 0.0,
+    "data.contrast_low": 1.0,
+    "data.contrast_high": 1.0,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "start": {},
-    "lambda-3": {"network.final_lambda": 3.0},
-    "lambda-0.5": {"network.final_lambda": 0.5},
-    "shift-4": {"data.max_shift": 4},
-    "mixup": {"train.mixup": 0.5},
-    "shift-4-mixup": {"data.max_shift": 4, "train.mixup": 0.5},
-    "it3": {"network.iterations": 3},
-    "it3-soft": {"network.iterations": 3} | SOFT,
+    "near": NEAR,
+    "crop": CROP,
+    "beta-10": CROP | {"train.beta_rate": 10.0},
+    "beta-30": CROP | {"train.beta_rate": 30.0},
+    "beta-100": CROP | {"train.beta_rate": 100.0},
+    "beta-30-batch-32": CROP | {"train.beta_rate": 30.0, "train.batch_size": 32} | _steps(2 * STEPS),
+    "beta-30-long": CROP | {"train.beta_rate": 30.0} | _steps(2 * STEPS),
+    "it3": CROP | {"network.iterations": 3},
+    "it3-beta-10": CROP | {"network.iterations": 3, "train.beta_rate": 10.0},
+    "it3-beta-30": CROP | {"network.iterations": 3, "train.beta_rate": 30.0},
+    "it3-soft-beta-10": CROP | SOFT | {"network.iterations": 3, "train.beta_rate": 10.0},
 }
+"""What each changes against the first; the next always builds on what was good before it."""
 ROWS: dict[str, RunConfig] = {
     f"{variant}-fold{fold}": preset("small").override(START | changes | {"data.fold": fold})
     for variant, changes in VARIANTS.items()

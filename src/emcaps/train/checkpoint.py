@@ -38,7 +38,7 @@ def save_checkpoint(
     config: RunConfig,
     step: int,
 ) -> None:
-    names = [name for name, _ in network.named_parameters()]
+    names = _names_in_order(network, optimiser)
     state = {
         f"{names[index]}.{key}": value
         for index, values in optimiser.state_dict()["state"].items()
@@ -57,12 +57,18 @@ def restore(
     network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
     for name, value in _without_prefix(SUMS, checkpoint.tensors).items():
         sums[name].copy_(value)
-    index_of = {name: index for index, (name, _) in enumerate(network.named_parameters())}
+    index_of = {name: index for index, name in enumerate(_names_in_order(network, optimiser))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in _without_prefix(OPTIMISER, checkpoint.tensors).items():
         parameter, _, key = name.rpartition(".")
         state.setdefault(index_of[parameter], {})[key] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _names_in_order(network: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
+    """The network's names of the parameters by the optimiser's numbers, which count from group to group."""
+    name_of = {id(value): name for name, value in network.named_parameters()}
+    return [name_of[id(value)] for group in optimiser.param_groups for value in group["params"]]
 
 
 def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[nn.Module, RunConfig, int]:

@@ -9,6 +9,8 @@ Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live o
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,14 +25,28 @@ from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, sp
 
 
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
-    """Adam; on a CUDA device with all its state there, learning rate included, so that its step can be captured."""
-    device = next(network.parameters()).device
-    if device.type != "cuda":
-        return torch.optim.Adam(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
-    return torch.optim.Adam(
-        network.parameters(), lr=rate, weight_decay=config.weight_decay, capturable=True, fused=True
-    )
+    """Adam; on a CUDA device with all its state there, learning rates included, so that its step can be captured."""
+    on_gpu = next(network.parameters()).device.type == "cuda"
+    betas = [value for name, value in network.named_parameters() if is_beta(name)]
+    others = [value for name, value in network.named_parameters() if not is_beta(name)]
+    groups: list[dict[str, Any]] = []
+    for values, factor in ((others, 1.0), (betas, config.beta_rate)):
+        if values:
+            rate = config.learning_rate * factor
+            groups.append(
+                {
+                    "params": values,
+                    "lr": torch.tensor(rate, device=values[0].device) if on_gpu else rate,
+                    "rate_factor": factor,
+                }
+            )
+    how = {"capturable": True, "fused": True} if on_gpu else {}
+    return torch.optim.Adam(groups, weight_decay=config.weight_decay, **how)
+
+
+def is_beta(name: str) -> bool:
+    """Of a parameter of a network."""
+    return name.endswith(("beta_u", "beta_a"))
 
 
 def make_sums(device: torch.device) -> dict[str, Tensor]:
@@ -83,7 +99,7 @@ class TrainingStep:
         self.generator.manual_seed(seed_for(config.seed, "augmentation", number))
         self.examples.copy_(self.order.batch(number))
         for group in self.optimiser.param_groups:
-            group["lr"] = _changed(group["lr"], learning_rate_of(config, number))
+            group["lr"] = _changed(group["lr"], learning_rate_of(config, number) * group["rate_factor"])
         self.margin = _changed(self.margin, margin_of(config, number))
 
     def work(self) -> None:
