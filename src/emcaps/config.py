@@ -66,6 +66,8 @@ class NetworkConfig:
     pose_scale: float = 0.0
     """Above 0, a layer's poses are divided by their root mean square and multiplied by a learned gain that starts
     here. Beside the variance floor this sets how soft the E-step is."""
+    class_scale: float = 0.0
+    """Where the gain of the poses that the class layer reads starts instead; 0 for pose_scale, like the others."""
     impl: str = "auto"
     """Which implementation of the routing runs."""
 
@@ -90,10 +92,13 @@ class NetworkConfig:
             self.weight_noise,
             "network.weight_noise must be zero or more, and finite",
         )
+        for name in ("pose_scale", "class_scale"):
+            value = getattr(self, name)
+            _require(math.isfinite(value) and value >= 0, value, f"network.{name} must be zero (off) or more, and finite")
         _require(
-            math.isfinite(self.pose_scale) and self.pose_scale >= 0,
-            self.pose_scale,
-            "network.pose_scale must be zero (off) or more, and finite",
+            self.pose_scale > 0 or self.class_scale == 0,
+            self.class_scale,
+            "network.class_scale needs network.pose_scale, which is off: set both, or neither",
         )
         check_name("start of the betas", self.betas, BETAS)
         check_name("data scaling", self.data_scaling, DATA_SCALINGS)

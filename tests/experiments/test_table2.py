@@ -146,9 +146,9 @@ def test_choices_never_open_the_test_set_and_change_one_thing_at_a_time():
 
 
 def test_the_table_of_choices_has_a_line_for_each_variant_that_is_whole():
-    found = {name: [] for name in choices.ROWS} | {"mixup-fold0": records(90.0), "mixup-fold1": records(91.0)}
+    found = {name: [] for name in choices.ROWS} | {"crop-fold0": records(90.0), "crop-fold1": records(91.0)}
     console = Console(file=io.StringIO(), width=120)
     console.print(choices.variant_table(found | {"start-fold0": records(80.0)}))
     text = console.file.getvalue()
-    assert re.search(r"mixup +90.0 +91.0 +90.5", text)
+    assert re.search(r"crop +90.0 +91.0 +90.5", text)
     assert "start" not in text

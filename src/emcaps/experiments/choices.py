@@ -46,6 +46,7 @@ CROP: dict[str, Any] = NEAR | {
     "data.contrast_low": 1.0,
     "data.contrast_high": 1.0,
 }
+CLASS_4: dict[str, Any] = {"network.class_scale": 4.0}
 VARIANTS: dict[str, dict[str, Any]] = {
     "start": {},
     "near": NEAR,
@@ -59,6 +60,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "it3-beta-10": CROP | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-beta-30": CROP | {"network.iterations": 3, "train.beta_rate": 30.0},
     "it3-soft-beta-10": CROP | SOFT | {"network.iterations": 3, "train.beta_rate": 10.0},
+    "it3-soft-beta-30": CROP | SOFT | {"network.iterations": 3, "train.beta_rate": 30.0},
+    "it3-class-4-beta-10": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 10.0},
+    "it3-class-4-beta-30": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 30.0},
+    "it1-beta-30": CROP | {"network.iterations": 1, "train.beta_rate": 30.0},
+    "it1-beta-30-alone": CROP | {"network.iterations": 1, "train.beta_rate": 30.0, "train.mixup": 0.0},
+    "it1-alone": CROP | {"network.iterations": 1, "train.mixup": 0.0},
 }
 """What each changes against the first; the next always builds on what was good before it."""
 ROWS: dict[str, RunConfig] = {

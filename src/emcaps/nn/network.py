@@ -55,7 +55,8 @@ class MatrixCapsNet(nn.Module):
         self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **settings)
         self.class_caps = ClassCaps(config.conv2_types, config.classes, **settings)
         if config.pose_scale:
-            self.pose_gain = nn.Parameter(torch.full((3,), config.pose_scale))
+            start = config.pose_scale
+            self.pose_gain = nn.Parameter(torch.tensor([start, start, config.class_scale or start]))
 
     @property
     def routed(self) -> tuple[ConvCaps | ClassCaps, ...]:
