@@ -19,7 +19,7 @@ NETWORK_KINDS = ("capsules", "cnn")
 DATASETS = ("toys", "smallnorb")
 SPLITS = ("standard", "azimuth", "elevation", "validation")
 VIEWS = ("mono", "stereo")
-STANDARDS = ("image", "crop")
+STANDARDS = ("image", "crop", "background")
 LOSSES = ("spread", "margin", "cross_entropy")
 GRAPHS = ("auto", "on", "off")
 AUTOCASTS = ("off", "bfloat16")
@@ -123,7 +123,8 @@ class DataConfig:
     max_shift: int = 24
     """Training crops lie at most this many pixels off the centre along each axis, and never beyond the image."""
     standardise: str = "image"
-    """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself."""
+    """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself. With
+    "background" the mean of the image's edge becomes 0 and 40 grey levels become 1."""
     brightness: float = 0.5
     """Training images are shifted by up to this much, in standard deviations of the image."""
     contrast_low: float = 0.5

@@ -293,3 +293,27 @@ def test_thirteen_standardised_crops_are_each_standardised() -> None:
     assert result.shape == (3, 13, 2, 32, 32)
     torch.testing.assert_close(result.mean((2, 3, 4)), torch.zeros(3, 13), rtol=0, atol=1e-5)
     torch.testing.assert_close(result.std((2, 3, 4), correction=0), torch.ones(3, 13), rtol=0, atol=1e-4)
+
+
+def test_grey_above_the_background_keeps_light_and_dark() -> None:
+    images = torch.full((2, 2, 48, 48), 100, dtype=torch.uint8)
+    images[:, 1] = 60  # the other camera's background
+    images[0, :, 20:28, 20:28] += 80
+    images[1, :, 20:28, 20:28] -= 20
+    result = augment.above_background(images)
+    assert result.dtype == torch.float32
+    assert torch.equal(result[:, :, 24, 24], torch.tensor([[2.0, 2.0], [-0.5, -0.5]]))
+    assert not result[:, :, :20].any()
+    brighter = augment.above_background(images + 30)
+    assert torch.equal(brighter, result), "the exposure of the whole image does not matter"
+
+
+def test_grey_above_the_background_is_measured_before_cropping() -> None:
+    images = some_images(3)
+    want = augment.above_background(images)
+    config = DataConfig(crop=20, standardise="background", brightness=0.0, contrast_low=1.0, contrast_high=1.0)
+    got = augment.augment(images, config, torch.Generator().manual_seed(3))
+    crops = augment.random_crop(want, 20, torch.Generator().manual_seed(3), config.max_shift)
+    torch.testing.assert_close(got, crops, rtol=1e-5, atol=1e-5)
+    tested = augment.evaluation_crops(images, 32, standardised="background")
+    assert torch.equal(tested[:, 0], augment.centre_crop(want, 32))

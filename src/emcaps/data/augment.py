@@ -19,6 +19,9 @@ from emcaps.names import check_name
 TEST_SHIFTS = ((0, 0), *((size * y, size * x) for size in (1, 2, 3) for y in (-1, 1) for x in (-1, 1)))
 """Of 13 test crops: (rows, columns) from the centre."""
 
+GREY_LEVELS = 40
+"""How many of them count as 1 when grey is measured from the background."""
+
 
 def to_tensors(examples: Examples, view: str, device: str | torch.device) -> tuple[Tensor, Tensor]:
     """Images uint8 (N, C, H, W) and labels int64 (N,) on `device`.
@@ -41,7 +44,7 @@ def augment(images: Tensor, config: DataConfig, generator: torch.Generator) -> T
     if config.standardise == "crop":
         crops = standardise(random_crop(images, config.crop, generator, config.max_shift))
     else:
-        crops = random_crop(standardise(images), config.crop, generator, config.max_shift)
+        crops = random_crop(_WHOLE[config.standardise](images), config.crop, generator, config.max_shift)
     crops = random_brightness(crops, config.brightness, generator)
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
 
@@ -59,8 +62,8 @@ def evaluation_crops(images: Tensor, crop: int, crops: int = 1, standardised: st
     shifts = TEST_SHIFTS[:crops]
     _check_crop(images, crop, margin=max(max(shift) for shift in shifts))
     top, left = _centre(images, crop)
-    if standardised == "image":
-        images = standardise(images)
+    if standardised != "crop":
+        images = _WHOLE[standardised](images)
     cut = torch.stack([images[..., top + y :, left + x :][..., :crop, :crop] for y, x in shifts], dim=1)
     return standardise(cut.flatten(0, 1)).unflatten(0, cut.shape[:2]) if standardised == "crop" else cut
 
@@ -75,6 +78,21 @@ def standardise(images: Tensor) -> Tensor:
     centred = centred - centred.mean((1, 2, 3), keepdim=True)
     deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
     return centred / deviation.clamp_min(1 / math.sqrt(math.prod(images.shape[1:])))
+
+
+def above_background(images: Tensor) -> Tensor:
+    """Each channel less the mean of its outermost pixels, in units of 40 grey levels, as float32.
+
+    Unlike `standardise` this keeps how light and how dark things are, for objects before a plain background.
+    """
+    _check_images(images)
+    grey = images.to(torch.float32)
+    edge = torch.cat([grey[..., 0, :], grey[..., -1, :], grey[..., 0], grey[..., -1]], dim=-1)
+    return (grey - edge.mean(-1)[..., None, None]) / GREY_LEVELS
+
+
+_WHOLE = {"image": standardise, "background": above_background}
+"""What is done to whole images, by config.standardise."""
 
 
 def centre_crop(images: Tensor, crop: int) -> Tensor:
