@@ -57,6 +57,7 @@ SETTINGS: dict[str, Any] = {
 SCALE: dict[str, Any] = {"network.pose_scale": 0.5}
 FLOOR: dict[str, Any] = {"network.variance_floor": 1.0}
 BETAS: dict[str, Any] = {"network.betas": "half_active"}
+FAST_BETAS: dict[str, Any] = {"train.beta_rate": 10.0}
 VARIANTS: dict[str, dict[str, Any]] = {
     "it1": {"network.iterations": 1},
     "it2": {"network.iterations": 2},
@@ -68,6 +69,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "it3-betas": {"network.iterations": 3} | BETAS,
     "it3-scale-floor": {"network.iterations": 3} | SCALE | FLOOR,
     "it3-slow": {"network.iterations": 3, "train.learning_rate": 1e-3},
+    "it2-fast-betas": {"network.iterations": 2} | FAST_BETAS,
+    "it3-fast-betas": {"network.iterations": 3} | FAST_BETAS,
+    "it3-soft-fast-betas": {"network.iterations": 3} | SCALE | FLOOR | BETAS | FAST_BETAS,
+    "it3-soft-sharp-class": {"network.iterations": 3, "network.class_scale": 4.0} | SCALE | FLOOR | BETAS | FAST_BETAS,
 }
 ROUTING = "routing.json"
 LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
