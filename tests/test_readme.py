@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.config import RunConfig
+from emcaps.experiments import choices, table2
 from emcaps.experiments.iterations import VARIANTS, read_runs
-from emcaps.experiments.rows import spread
-from emcaps.experiments.table2 import TRAINING_IMAGES
-from emcaps.nn import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.experiments.rows import finished, spread
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,34 +50,31 @@ def test_every_link_to_a_file_leads_somewhere():
         assert (ROOT / link).exists(), link
 
 
-def test_the_table_of_networks_that_come_along_is_what_their_runs_say():
-    rows = re.findall(
-        r"\| \[([\w-]+)\]\((results/weights/[\w-]+)\) \| ([\d,]+) \| ([\d.]+) \| (\d+) \| ([\d.]+) % \|", README
-    )
-    assert [name for name, *_ in rows] == ["small-stereo"]
-    for name, folder, parameters, passes, minutes, accuracy in rows:
-        found = shipped_row(ROOT / folder)
-        assert (parameters, passes, minutes, accuracy) == found, name
-        card = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
-        assert f"| {name} | {' | '.join(found)} % | [run](../../../{folder}) |" in card
+def test_table_2_is_what_the_recorded_runs_say():
+    found = finished(table2.ROWS, list(table2.ROWS), ROOT / "results/table2")
+    assert table2.markdown_table(found) in README
+    assert table2.markdown_rows(found) in README
+    alone = found["best-stereo-it2"][0]
+    assert f"takes {alone.seconds:.0f} seconds for 95 passes" in " ".join(README.split())
+    assert f"after {alone.seconds_to(95.4):.0f} seconds" in " ".join(README.split())
 
 
-def shipped_row(folder):
-    """Parameters, passes over the training set, minutes and accuracy of a recorded run, as the tables show them."""
-    config = RunConfig.from_json((folder / "config.json").read_text())
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    evaluation = json.loads((folder / "evaluation.json").read_text())
-    network = build_network(config.network, config.data.image_channels, config.data.crop)
-    return (
-        f"{count_parameters(network):,}",
-        f"{config.train.steps * config.train.batch_size / TRAINING_IMAGES[config.data.view]:.1f}",
-        f"{max(row.get('seconds', 0) for row in metrics) / 60:.0f}",
-        f"{100 * evaluation['test']['accuracy']:.2f}",
-    )
+def test_the_table_of_choices_is_what_the_recorded_runs_say():
+    found = finished(choices.ROWS, list(choices.ROWS), ROOT / "results/choices")
+    assert choices.markdown_table(found) in (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+
+
+def test_figures_that_link_to_a_choice_are_its_own():
+    page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
+    links = re.findall(r"\[([\d.]+)\]\(\.\./(results/choices/[^)]+)\)", page)
+    assert len(links) == 20
+    for accuracy, folder in links:
+        evaluation = json.loads((ROOT / folder / "seed0/evaluation.json").read_text())
+        assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
 
 
 def test_every_link_of_the_other_pages_leads_somewhere():
-    for page in ("docs/three-iterations.md", "src/emcaps/weights/README.md", "results/README.md"):
+    for page in ("docs/three-iterations.md", "docs/recipe.md", "src/emcaps/weights/README.md", "results/README.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8")):
             assert ((ROOT / page).parent / link).exists(), (page, link)
 

@@ -8,6 +8,7 @@ import torch
 
 import emcaps
 from emcaps.config import RunConfig
+from emcaps.experiments.table2 import TRAINING_IMAGES
 from emcaps.nn.summary import count_parameters
 from emcaps.train.checkpoint import load as load_file
 from emcaps.weights import SHIPPED, find_weights
@@ -16,8 +17,11 @@ ROOT = Path(__file__).parent.parent
 CARD = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
 
 
+RUNS = {"small-mono": "results/table2/best-mono-it2/seed0", "small-stereo": "results/table2/best-stereo-it2/seed0"}
+
+
 def test_the_names_are_those_that_are_documented():
-    assert SHIPPED == ("small-stereo",)
+    assert tuple(RUNS) == SHIPPED
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -32,14 +36,30 @@ def test_a_network_classifies_images(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_network_is_the_end_of_its_recorded_run(name):
-    """And the model card has the accuracy of that run."""
-    record = ROOT / "results/weights" / name
+    """And the model card has the accuracy and the size of that run."""
+    record = ROOT / RUNS[name]
     shipped = load_file(find_weights(name))
-    assert shipped.config == RunConfig.from_json((record / "config.json").read_text())
+    config = shipped.config
+    assert config == RunConfig.from_json((record / "config.json").read_text())
     found = json.loads((record / "evaluation.json").read_text())
-    assert (shipped.step, found["step"]) == (shipped.config.train.steps,) * 2
-    assert shipped.config.data.view == name.removeprefix("small-")
-    assert f"| {100 * found['test']['accuracy']:.2f} % | [run](../../../results/weights/{name}) |" in CARD
+    assert (shipped.step, found["step"]) == (config.train.steps,) * 2
+    assert config.data.view == name.removeprefix("small-")
+    cells = (
+        name,
+        f"{count_parameters(emcaps.load(name)):,}",
+        f"{config.train.steps * config.train.batch_size / TRAINING_IMAGES[config.data.view]:.1f}",
+        f"{100 * found['test']['accuracy']:.2f} %",
+        f"[run](../../../{RUNS[name]})",
+    )
+    assert f"| {' | '.join(cells)} |" in CARD
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_cpu_counts_the_same_answers_as_the_gpu(name):
+    """The run was evaluated on a GPU, and `emcaps eval` was on a CPU."""
+    on_cpu = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())
+    on_gpu = json.loads((ROOT / RUNS[name] / "evaluation.json").read_text())
+    assert on_cpu["test"] == on_gpu["test"]
 
 
 def test_an_unknown_name_gets_the_nearest_one():

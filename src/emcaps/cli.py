@@ -211,7 +211,7 @@ def evaluate(
     run: Annotated[
         str,
         typer.Argument(
-            help="A network that comes with emcaps (small-stereo), a run folder or a .safetensors file.", metavar="RUN"
+            help="A network that comes with emcaps (small-mono, small-stereo), a run folder or a .safetensors file.", metavar="RUN"
         ),
     ],
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,

@@ -94,7 +94,9 @@ class NetworkConfig:
         )
         for name in ("pose_scale", "class_scale"):
             value = getattr(self, name)
-            _require(math.isfinite(value) and value >= 0, value, f"network.{name} must be zero (off) or more, and finite")
+            _require(
+                math.isfinite(value) and value >= 0, value, f"network.{name} must be zero (off) or more, and finite"
+            )
         _require(
             self.pose_scale > 0 or self.class_scale == 0,
             self.class_scale,

@@ -7,6 +7,7 @@ set is never opened.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,35 @@ def run_choices(runs: Path, console: Console, *, train_first: bool, device: str,
     """Show how each variant does on its folds, after training what is missing if that is asked for."""
     if train_first:
         train_missing(ROWS, list(ROWS), (0,), runs, device=device, data_folder=data_folder)
-    console.print(variant_table(finished(ROWS, list(ROWS), runs)))
+    found = finished(ROWS, list(ROWS), runs)
+    console.print(variant_table(found))
+    print(markdown_table(found))
 
 
-def variant_table(found: dict[str, list[Record]]) -> Table:
+def variant_table(found: Mapping[str, Sequence[Record]]) -> Table:
     table = plain_table("Small network, stereo: % right of the held-out instances, last step")
     table.add_column("variant")
     for column in (*(f"fold {fold}" for fold in FOLDS), "mean"):
         table.add_column(column, justify="right")
-    for variant in VARIANTS:
-        each = [found[f"{variant}-fold{fold}"] for fold in FOLDS]
-        if all(each):
-            accuracies = [statistics.mean(record.accuracy for record in records) for records in each]
-            table.add_row(variant, *(f"{value:.1f}" for value in (*accuracies, statistics.mean(accuracies))))
+    for variant, accuracies in _accuracies(found).items():
+        table.add_row(variant, *(f"{value:.1f}" for value in (*accuracies, statistics.mean(accuracies))))
     return table
+
+
+def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "../results/choices/") -> str:
+    """The same for a page, with links to the runs."""
+    lines = [f"| variant | {' | '.join(f'fold {fold}, %' for fold in FOLDS)} | mean, % |", "|---|--:|--:|--:|"]
+    for variant, accuracies in _accuracies(found).items():
+        cells = [f"[{value:.1f}]({link}{variant}-fold{fold})" for fold, value in zip(FOLDS, accuracies, strict=True)]
+        lines.append(f"| {variant} | {' | '.join(cells)} | {statistics.mean(accuracies):.1f} |")
+    return "\n".join(lines)
+
+
+def _accuracies(found: Mapping[str, Sequence[Record]]) -> dict[str, list[float]]:
+    """By variant, a mean over seeds for each fold; without those that were not run on every fold."""
+    each = {variant: [found[f"{variant}-fold{fold}"] for fold in FOLDS] for variant in VARIANTS}
+    return {
+        variant: [statistics.mean(record.accuracy for record in records) for records in folds]
+        for variant, folds in each.items()
+        if all(folds)
+    }

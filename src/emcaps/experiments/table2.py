@@ -113,6 +113,32 @@ def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "results/t
     return "\n".join(lines)
 
 
+def markdown_rows(found: Mapping[str, Sequence[Record]], link: str = "results/table2/") -> str:
+    """Our rows with what they cost: of the quickest run, since others may have shared the device."""
+    header = [
+        "row",
+        "parameters",
+        "steps",
+        "passes",
+        "minutes",
+        *(f"s to {goal} %" for goal in GOALS),
+        "test accuracy, %",
+    ]
+    lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
+    for name, records in found.items():
+        if records:
+            train, images = ROWS[name].train, TRAINING_IMAGES[ROWS[name].data.view]
+            cells = [
+                f"{_parameters(name):,}",
+                f"{train.steps:,}",
+                f"{train.steps * train.batch_size / images:.0f}",
+                *_times(records),
+                mean_and_spread(records),
+            ]
+            lines.append(f"| [{name}]({link}{name}) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def run_table2(
     runs: Path,
     names: Sequence[str],
@@ -129,7 +155,7 @@ def run_table2(
         train_missing(ROWS, names, seeds, runs, device=device, data_folder=data_folder)
     found = finished(ROWS, names, runs)
     console.print(_row_table(found))
-    print(markdown_table(found))
+    print(markdown_table(found), markdown_rows(found), sep="\n\n")
     if figure is not None:
         draw_figure6(found, figure)
         console.print(f"test accuracy over training: {figure}")
@@ -151,8 +177,6 @@ def draw_figure6(found: Mapping[str, Sequence[Record]], path: Path) -> None:
 
 
 def _row_table(found: Mapping[str, Sequence[Record]]) -> Table:
-    from emcaps.nn import build_network
-    from emcaps.nn.summary import count_parameters
     from emcaps.report.tables import plain_table
 
     table = plain_table("smallNORB, last step, % of the test set; times of the quickest run")
@@ -160,20 +184,25 @@ def _row_table(found: Mapping[str, Sequence[Record]]) -> Table:
         table.add_column(column, justify="left" if column == "row" else "right")
     for name, records in found.items():
         if records:
-            config = ROWS[name]
-            network = build_network(config.network, config.data.image_channels, config.data.crop)
-            table.add_row(
-                name,
-                f"{count_parameters(network):,}",
-                mean_and_spread(records),
-                f"{min(record.seconds for record in records) / 60:.1f}",
-                *(_seconds_to(goal, records) for goal in GOALS),
-            )
+            table.add_row(name, f"{_parameters(name):,}", mean_and_spread(records), *_times(records))
     return table
 
 
+def _parameters(row: str) -> int:
+    from emcaps.nn import build_network
+    from emcaps.nn.summary import count_parameters
+
+    config = ROWS[row]
+    return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
+
+
+def _times(records: Sequence[Record]) -> list[str]:
+    """Minutes of the quickest run, and its seconds to each goal."""
+    return [f"{min(record.seconds for record in records) / 60:.1f}", *(_seconds_to(goal, records) for goal in GOALS)]
+
+
 def _seconds_to(goal: float, records: Sequence[Record]) -> str:
-    """Of the quickest run, since others may have shared the device; or how many got there, if not all did."""
+    """Of the quickest run; or how many got there, if not all did."""
     reached = [seconds for record in records if (seconds := record.seconds_to(goal)) is not None]
     if len(reached) < len(records):
         return f"{len(reached)} of {len(records)}" if reached else "-"

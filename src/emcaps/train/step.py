@@ -40,7 +40,7 @@ def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
                     "rate_factor": factor,
                 }
             )
-    how = {"capturable": True, "fused": True} if on_gpu else {}
+    how: dict[str, Any] = {"capturable": True, "fused": True} if on_gpu else {}
     return torch.optim.Adam(groups, weight_decay=config.weight_decay, **how)
 
 
