@@ -52,6 +52,14 @@ app.add_typer(experiment_app, name="experiment")
 
 PRESET_NAMES = ", ".join(PRESETS)
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        help="Train this many runs at a time. On a GPU they share it well if NVIDIA's MPS is on "
+        "(nvidia-cuda-mps-control -d).",
+        min=1,
+    ),
+]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
 ]
@@ -211,7 +219,8 @@ def evaluate(
     run: Annotated[
         str,
         typer.Argument(
-            help="A network that comes with emcaps (small-mono, small-stereo), a run folder or a .safetensors file.", metavar="RUN"
+            help="A network that comes with emcaps (small-mono, small-stereo), a run folder or a .safetensors file.",
+            metavar="RUN",
         ),
     ],
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
@@ -289,6 +298,7 @@ def table2(
         list[str] | None, typer.Option("--row", help="Only this row, as best-mono-it2; may be repeated.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds to train each row with.", min=1)] = 3,
+    jobs: JobsOption = 1,
     figure: Annotated[Path | None, typer.Option(help="Draw accuracy over training (Figure 6) to this PNG.")] = None,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -303,6 +313,7 @@ def table2(
             range(seeds),
             _console(),
             train_first=train,
+            jobs=jobs,
             device=device,
             data_folder=folder,
             figure=figure,
@@ -330,6 +341,7 @@ def iterations(
 def choices(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),
     train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
@@ -337,7 +349,7 @@ def choices(
     from emcaps.experiments.choices import run_choices
 
     with _interruption("what is done is saved, and the same command goes on"):
-        run_choices(runs, _console(), train_first=train, device=device, data_folder=folder)
+        run_choices(runs, _console(), train_first=train, jobs=jobs, device=device, data_folder=folder)
 
 
 @app.command(

@@ -76,10 +76,12 @@ ROWS: dict[str, RunConfig] = {
 }
 
 
-def run_choices(runs: Path, console: Console, *, train_first: bool, device: str, data_folder: Path | None) -> None:
+def run_choices(
+    runs: Path, console: Console, *, train_first: bool, jobs: int = 1, device: str, data_folder: Path | None
+) -> None:
     """Show how each variant does on its folds, after training what is missing if that is asked for."""
     if train_first:
-        train_missing(ROWS, list(ROWS), (0,), runs, device=device, data_folder=data_folder)
+        train_missing(ROWS, list(ROWS), (0,), runs, jobs=jobs, device=device, data_folder=data_folder)
     found = finished(ROWS, list(ROWS), runs)
     console.print(variant_table(found))
     print(markdown_table(found))

@@ -1,22 +1,30 @@
 """Experiments made of rows: named configs, each trained with one or more seeds, and what their finished runs found.
 
-Runs lie in FOLDER/ROW/seedN. A run that is complete is not done again, an interrupted one goes on.
+Runs lie in FOLDER/ROW/seedN. A run that is complete is not done again, an interrupted one goes on, and one that another
+process is at work on is left to it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from emcaps.config import RunConfig
 from emcaps.names import check_name
 from emcaps.report.progress import training_bar
-from emcaps.train import train
-from emcaps.train.run_folder import CONFIG, EVALUATION, read_config, read_metrics
+from emcaps.train import Progress, train
+from emcaps.train.run_folder import CONFIG, EVALUATION, BusyRunError, is_busy, read_config, read_metrics
 
 Rows = Mapping[str, RunConfig]
 
@@ -89,14 +97,85 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"{statistics.fmean(values):.{digits}f}{deviation}"
 
 
-def train_missing(rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, **how: Any) -> None:
-    """Train the named rows with every seed, with a progress bar each, but for runs that are finished."""
+def train_missing(
+    rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, *, jobs: int = 1, **how: Any
+) -> None:
+    """Train the named rows with every seed, but for runs that are finished; `how` goes to `emcaps.train.train`.
+
+    `jobs` processes at a time, of which this is one: each takes the next run that no other is at work on. So more
+    processes may join at any time, by the same call.
+    """
     for name in names:
         check_name("row", name, rows)
+    helpers = [
+        get_context("spawn").Process(target=_help, args=(dict(rows), list(names), list(seeds), runs, jobs, how))
+        for _ in range(jobs - 1)
+    ]
+    for helper in helpers:
+        helper.start()
+    try:
+        with _share_of_threads(jobs):
+            _train_free_runs(rows, names, seeds, runs, training_bar, how)
+    except BaseException:
+        for helper in helpers:
+            helper.terminate()  # which saves, as an interrupt does
+        raise
+    finally:
+        for helper in helpers:
+            helper.join()
+    if failed := [helper.exitcode for helper in helpers if helper.exitcode]:
+        raise ValueError(
+            f"{len(failed)} of {jobs} processes ended early, exit code {failed[0]}: see above, or try with --jobs 1"
+        )
+
+
+def _train_free_runs(
+    rows: Rows,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    runs: Path,
+    bar: Callable[[str, int], AbstractContextManager[Callable[[Progress], None]]],
+    how: Mapping[str, Any],
+) -> None:
     for seed, name in itertools.product(seeds, names):
-        if not (run_folder(runs, name, seed) / EVALUATION).exists():
-            with training_bar(f"{name}, seed {seed}", rows[name].train.steps) as show:
-                train_row(rows, name, seed, runs, on_progress=show, **how)
+        folder = run_folder(runs, name, seed)
+        if (folder / EVALUATION).exists() or is_busy(folder):
+            continue
+        with bar(f"{name}, seed {seed}", rows[name].train.steps) as show, suppress(BusyRunError):
+            train_row(rows, name, seed, runs, on_progress=show, **how)
+
+
+def _help(
+    rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, jobs: int, how: Mapping[str, Any]
+) -> None:
+    """What a helping process does: the same as the first, without bars, until that one tells it to stop or is gone."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # a Ctrl-C goes to the first process alone: two signals would stop this one before it has saved
+
+    def stop_if_alone(_progress: Progress) -> None:
+        first = parent_process()
+        if first is not None and not first.is_alive():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        with _share_of_threads(jobs):
+            _train_free_runs(rows, names, seeds, runs, lambda _what, _steps: nullcontext(stop_if_alone), how)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+@contextmanager
+def _share_of_threads(jobs: int) -> Iterator[None]:
+    """Torch's threads divided among processes, so that they do not wait for each other's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // jobs))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Record]]:

@@ -146,13 +146,14 @@ def run_table2(
     console: Console,
     *,
     train_first: bool,
+    jobs: int = 1,
     device: str,
     data_folder: Path | None,
     figure: Path | None,
 ) -> None:
     """Show the table of the runs in `runs`, after training those that are missing if that is asked for."""
     if train_first:
-        train_missing(ROWS, names, seeds, runs, device=device, data_folder=data_folder)
+        train_missing(ROWS, names, seeds, runs, jobs=jobs, device=device, data_folder=data_folder)
     found = finished(ROWS, names, runs)
     console.print(_row_table(found))
     print(markdown_table(found), markdown_rows(found), sep="\n\n")

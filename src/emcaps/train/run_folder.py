@@ -38,6 +38,10 @@ CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors
 LOCK = ".lock"
 
 
+class BusyRunError(ValueError):
+    """Another process is at work on the run."""
+
+
 @contextmanager
 def only_user(folder: Path) -> Iterator[None]:
     """Keep a second process out of a run's folder; the system lets go of the lock even if this one is killed."""
@@ -47,8 +51,19 @@ def only_user(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError(f"another process is at work on {folder}: wait for it, or stop it") from None
+                raise BusyRunError(f"another process is at work on {folder}: wait for it, or stop it") from None
         yield
+
+
+def is_busy(folder: Path) -> bool:
+    """Whether a process is at work on the run. It may be done, and another may have begun, a moment later."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with only_user(folder):
+            return False
+    except BusyRunError:
+        return True
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:

@@ -1,0 +1,112 @@
+"""Rows trained by several processes: every run once, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from emcaps.config import preset
+from emcaps.experiments import rows
+from emcaps.experiments.rows import read_records, run_folder, train_missing
+from emcaps.train.run_folder import BusyRunError, is_busy, only_user
+from patterns import write_patterns
+
+SHORT = {
+    "data.crop": 16,
+    "network.conv1_types": 4,
+    "network.conv2_types": 4,
+    "train.steps": 6,
+    "train.batch_size": 8,
+    "train.log_every": 2,
+}
+ROWS = {
+    name: preset("tiny").override(SHORT | {"network.iterations": iterations})
+    for name, iterations in (("one", 1), ("two", 2))
+}
+
+
+def test_two_processes_train_every_run_once_and_to_the_numbers_of_one(tmp_path):
+    data = write_patterns(tmp_path / "data")
+    how = {"device": "cpu", "data_folder": data}
+    train_missing(ROWS, list(ROWS), (0, 1), tmp_path / "alone", **how)
+    train_missing(ROWS, list(ROWS), (0, 1), tmp_path / "together", jobs=2, **how)
+    for row in ROWS:
+        alone, together = (read_records(ROWS, row, tmp_path / where) for where in ("alone", "together"))
+        assert [(record.seed, record.accuracy) for record in alone] == [
+            (record.seed, record.accuracy) for record in together
+        ]
+        for record in together:
+            environment = json.loads((record.folder / "environment.json").read_text())
+            assert "resumed" not in environment, "no process began what another had begun"
+
+
+def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path):
+    data = write_patterns(tmp_path / "data")
+    busy = run_folder(tmp_path / "runs", "one", 0)
+    assert not is_busy(busy)
+    with only_user(busy):
+        assert is_busy(busy)
+        with pytest.raises(BusyRunError), only_user(busy):
+            pass
+        train_missing(ROWS, list(ROWS), (0,), tmp_path / "runs", device="cpu", data_folder=data)
+    assert not is_busy(busy)
+    assert [len(read_records(ROWS, row, tmp_path / "runs")) for row in ("one", "two")] == [0, 1]
+
+
+def test_a_helper_that_fails_is_told_of(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(rows, "_train_free_runs", lambda *_: None)  # here, not in the helper, which starts afresh
+    with pytest.raises(ValueError, match="1 of 2 processes ended early, exit code 1: see above, or try with --jobs 1"):
+        train_missing(ROWS, ["one"], (0,), tmp_path / "runs", jobs=2, device="cpu", data_folder=tmp_path / "nowhere")
+    told = capfd.readouterr().err
+    assert told.startswith("error: ")
+    assert "nowhere" in told
+    assert "Traceback" not in told
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from emcaps.experiments.rows import train_missing
+from emcaps.config import RunConfig
+if __name__ == "__main__":
+    rows = {"long": RunConfig.from_json(Path(sys.argv[1]).read_text())}
+    try:
+        train_missing(rows, ["long"], (0, 1), Path(sys.argv[2]), jobs=2, device="cpu", data_folder=Path(sys.argv[3]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGKILL, 1)])
+def test_stopping_the_first_process_saves_the_runs_of_all(tmp_path, number, saved):
+    """If it is killed outright it cannot save its own, but the helper notices, saves and stops."""
+    data = write_patterns(tmp_path / "data")
+    config = ROWS["one"].override({"train.steps": 100_000, "train.checkpoint_every": 100_000})
+    (tmp_path / "config.json").write_text(config.to_json())
+    (tmp_path / "script.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", tmp_path / "config.json", tmp_path / "runs", data],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    folders = [run_folder(tmp_path / "runs", "long", seed) for seed in (0, 1)]
+    try:
+        wait_until(lambda: all((folder / "metrics.jsonl").exists() for folder in folders))
+        os.killpg(process.pid, number)  # as a terminal does: to the group, which the helper is not of
+        process.wait(60)
+        wait_until(lambda: not any(is_busy(folder) for folder in folders))
+    finally:
+        process.kill()
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    assert sum((folder / "checkpoint.safetensors").exists() for folder in folders) == saved
+
+
+def wait_until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
