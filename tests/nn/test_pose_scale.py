@@ -40,6 +40,15 @@ def test_the_gains_are_learned() -> None:
     assert (net.pose_gain.grad != 0).all()
 
 
+def test_the_class_layer_may_start_with_a_scale_of_its_own() -> None:
+    assert network(pose_scale=0.5).pose_gain.tolist() == [0.5, 0.5, 0.5]
+    assert network(pose_scale=0.5, class_scale=4.0).pose_gain.tolist() == [0.5, 0.5, 4.0]
+    with pytest.raises(
+        ValueError, match=r"network.class_scale needs network.pose_scale, .* set both, or neither, not 4"
+    ):
+        network(class_scale=4.0)
+
+
 def test_without_a_scale_there_is_no_gain_and_poses_pass_unchanged() -> None:
     net = network()
     capsules = RoutingOutput(torch.randn(1, 5, 5, 4, 4, 4), torch.rand(1, 5, 5, 4))
