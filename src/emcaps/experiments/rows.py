@@ -116,6 +116,8 @@ def train_missing(
     try:
         with _share_of_threads(jobs):
             _train_free_runs(rows, names, seeds, runs, training_bar, how)
+        for helper in helpers:
+            helper.join()
     except BaseException:
         for helper in helpers:
             helper.terminate()  # which saves, as an interrupt does

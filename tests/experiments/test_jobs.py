@@ -70,30 +70,44 @@ def test_a_helper_that_fails_is_told_of(tmp_path, monkeypatch, capfd):
 SCRIPT = """
 import sys
 from pathlib import Path
-from emcaps.experiments.rows import train_missing
+from emcaps.experiments import rows
 from emcaps.config import RunConfig
 if __name__ == "__main__":
-    rows = {"long": RunConfig.from_json(Path(sys.argv[1]).read_text())}
+    long = {"long": RunConfig.from_json(Path(sys.argv[1]).read_text())}
+    if sys.argv[4] == "idle":
+        rows._train_free_runs = lambda *_: None
     try:
-        train_missing(rows, ["long"], (0, 1), Path(sys.argv[2]), jobs=2, device="cpu", data_folder=Path(sys.argv[3]))
+        runs, data = map(Path, sys.argv[2:4])
+        rows.train_missing(long, ["long"], (0, 1), runs, jobs=2, device="cpu", data_folder=data)
     except KeyboardInterrupt:
         sys.exit(130)
 """
 
 
-@pytest.mark.parametrize(("number", "saved"), [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGKILL, 1)])
-def test_stopping_the_first_process_saves_the_runs_of_all(tmp_path, number, saved):
-    """If it is killed outright it cannot save its own, but the helper notices, saves and stops."""
+@pytest.mark.parametrize(
+    ("number", "first", "saved"),
+    [
+        (signal.SIGINT, "training", 2),
+        (signal.SIGTERM, "training", 2),
+        (signal.SIGKILL, "training", 1),
+        (signal.SIGINT, "idle", 1),
+    ],
+)
+def test_stopping_the_first_process_saves_the_runs_of_all(tmp_path, number, first, saved):
+    """If it is killed outright it cannot save its own, but the helper notices, saves and stops.
+
+    If it is idle, because no run is left to begin, it waits for the helper, and stops it too.
+    """
     data = write_patterns(tmp_path / "data")
     config = ROWS["one"].override({"train.steps": 100_000, "train.checkpoint_every": 100_000})
     (tmp_path / "config.json").write_text(config.to_json())
     (tmp_path / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py", tmp_path / "config.json", tmp_path / "runs", data],
+        [sys.executable, tmp_path / "script.py", tmp_path / "config.json", tmp_path / "runs", data, first],
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    folders = [run_folder(tmp_path / "runs", "long", seed) for seed in (0, 1)]
+    folders = [run_folder(tmp_path / "runs", "long", seed) for seed in ((0, 1) if first == "training" else (0,))]
     try:
         wait_until(lambda: all((folder / "metrics.jsonl").exists() for folder in folders))
         os.killpg(process.pid, number)  # as a terminal does: to the group, which the helper is not of
