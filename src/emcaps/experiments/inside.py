@@ -1,0 +1,147 @@
+"""What routing does inside a network: how sharp it is, layer by layer and iteration by iteration, and the gradients.
+
+Dims: B batch; H, W child grid; I child types; N the children that one parent reads; O parent types.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, spread_loss
+from emcaps.routing import RoutingTrace
+from emcaps.routing.results import routing_lambda
+from emcaps.routing.windows import Windows
+
+LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
+BATCH = 16
+LONE = 0.9
+"""A parent that gets more than this share of its data from one child hears that child alone."""
+
+
+def measure(network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float) -> dict[str, Any]:
+    """Means over batches of routing and gradients; `gradient_cosine` tells how alike two batches' gradients are."""
+    found, gradients = [], []
+    for batch, target in zip(crops.split(BATCH), labels.split(BATCH), strict=True):
+        values, gradient = _measure_batch(network, batch, target, margin)
+        found.append(values)
+        gradients.append(gradient)
+    cosines = [
+        float(torch.cosine_similarity(one, other, dim=0))
+        for index, one in enumerate(gradients)
+        for other in gradients[:index]
+    ]
+    result: dict[str, Any] = average(found)
+    result |= {"margin": margin, "gradient_cosine": statistics.fmean(cosines) if cosines else None}
+    if hasattr(network, "pose_gain"):
+        result["pose_gain"] = network.pose_gain.tolist()
+    return result
+
+
+def _measure_batch(
+    network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float
+) -> tuple[dict[str, Any], Tensor]:
+    """Of one batch: what goes into routing.json, and the gradient with respect to all parameters."""
+    trace = network.trace(crops)
+    loss = spread_loss(trace.class_caps[-1].activation, labels, margin)
+    parameters = list(network.parameters())
+    traces = (trace.conv_caps1, trace.conv_caps2, trace.class_caps)
+    routed = [(layer, step) for layer, steps in enumerate(traces) for step in range(1, len(steps))]
+    edges = [_used_by_routing(traces[layer][step].assignment) for layer, step in routed]
+    inputs: Any = [*parameters, *edges]
+    gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+    flat = torch.cat([g.flatten() for g in gradients[: len(parameters)] if g is not None])
+    of_assignments = dict(zip(routed, gradients[len(parameters) :], strict=True))
+
+    layers: dict[str, list[dict[str, Any]]] = {}
+    children = trace.primary_caps.activation
+    for number, (name, layer, steps) in enumerate(zip(LAYERS, network.routed, traces, strict=True)):
+        layers[name] = layer_statistics(layer, steps, children)
+        for step, row in enumerate(layers[name]):
+            gradient = of_assignments.get((number, step))  # the first iteration's assignments are constants
+            row["assignment_gradient"] = None if gradient is None else float(gradient.norm())
+        children = steps[-1].activation
+    return {"loss": float(loss.detach()), "gradient_norm": float(flat.norm()), "layers": layers}, flat
+
+
+def _used_by_routing(assignment: Tensor) -> GradientEdge:
+    """The assignments that the M-step read; a trace holds a view of them, which nothing else depends on."""
+    assert assignment.grad_fn is not None
+    node, output = assignment.grad_fn.next_functions[0]
+    assert node is not None
+    return GradientEdge(node, output)
+
+
+@torch.no_grad()
+def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children: Tensor) -> list[dict[str, Any]]:
+    """How sharp each iteration of a layer is; children (B, H, W, I) are the activations that it read."""
+    rows = []
+    for number, step in enumerate(trace):
+        share = shares(layer, step.assignment, children)
+        logit = routing_lambda(number, layer.routing.get("final_lambda", 1.0)) * (layer.beta_a - step.cost)
+        rows.append(
+            {
+                "logit_mean": float(logit.mean()),
+                "logit_deviation": float(logit.std()),
+                "effective_children": float(effective_children(share).median()),
+                "lone_parents": lone_parents(share),
+                "entropy": float(assignment_entropy(layer, step.assignment, children).mean()),
+                "variance": float(step.variance.median()),
+            }
+        )
+    return rows
+
+
+def shares(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> Tensor:
+    """r_ij = R_ij a_i as (..., N, O): what each parent gets from each of its children."""
+    if isinstance(layer, ConvCaps):
+        return (assignment * _windows(layer, children).spread(children)[..., None]).flatten(3, 5)
+    return (assignment * children[..., None]).flatten(1, 3)
+
+
+def effective_children(share: Tensor) -> Tensor:
+    """(sum r)^2 / sum r^2 of every parent that has data: 1 if one child gives all, N if all give alike."""
+    return 1 / _parts(share).square().sum(-1)
+
+
+def lone_parents(share: Tensor) -> float:
+    """The share of parents that hear one child alone."""
+    return float((_parts(share).amax(-1) > LONE).double().mean())
+
+
+def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> Tensor:
+    """Of every child with two parents or more: 1 if it is shared evenly among them, 0 if one of them has it all."""
+    terms = torch.special.entr(assignment.double()).sum(-1)
+    parents = torch.full_like(terms, assignment.shape[-1])
+    if isinstance(layer, ConvCaps):
+        windows = _windows(layer, children)
+        terms, parents = windows.total(terms), windows.total(parents)
+    several = parents > 1
+    result: Tensor = terms[several] / parents[several].log()
+    return result
+
+
+def _parts(share: Tensor) -> Tensor:
+    """(parents with data, N): each child's part of a parent's data."""
+    flat = share.double().movedim(-1, -2).flatten(0, -2)
+    total = flat.sum(-1, keepdim=True)
+    return (flat / total)[total[:, 0] > 0]
+
+
+def _windows(layer: ConvCaps, children: Tensor) -> Windows:
+    return Windows((children.shape[1], children.shape[2]), layer.kernel, layer.stride)
+
+
+def average(values: Sequence[Any]) -> Any:
+    """The mean of numbers, or of tables and lists of numbers that are built alike; None stays None."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: average([value[key] for value in values]) for key in first}
+    if isinstance(first, list):
+        return [average(list(parts)) for parts in zip(*values, strict=True)]
+    return None if first is None else statistics.fmean(values)

@@ -1,0 +1,95 @@
+"""What routing does inside: the statistics, on assignments made by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from emcaps.config import preset
+from emcaps.experiments.inside import (
+    assignment_entropy,
+    average,
+    effective_children,
+    layer_statistics,
+    lone_parents,
+    measure,
+    shares,
+)
+from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet
+from emcaps.routing import RoutingOutput
+
+
+def test_a_parent_with_one_child_has_one_effective_child():
+    share = torch.zeros(2, 6, 3)
+    share[:, 4] = 1e-30  # its square is no float32
+    assert effective_children(share).tolist() == pytest.approx([1.0] * 6)
+    assert lone_parents(share) == 1
+
+
+def test_a_parent_with_even_children_has_them_all():
+    share = torch.full((2, 6, 3), 0.2)
+    assert effective_children(share).tolist() == pytest.approx([6.0] * 6)
+    assert lone_parents(share) == 0
+
+
+def test_effective_children_leaves_out_a_parent_without_data():
+    share = torch.tensor([[[0.0, 3.0], [0.0, 1.0]]])
+    assert effective_children(share).tolist() == pytest.approx([16 / 10])
+
+
+def test_lone_parents_counts_those_above_nine_tenths():
+    share = torch.tensor([[[0.95, 0.85], [0.05, 0.15]]])
+    assert lone_parents(share) == 0.5
+
+
+@pytest.mark.parametrize(("assignment", "entropy"), [([0.25] * 4, 1.0), ([0.0, 1.0, 0.0, 0.0], 0.0)])
+def test_entropy_of_a_class_layer(assignment, entropy):
+    layer, children = ClassCaps(2, 4), torch.rand(1, 3, 3, 2)
+    found = assignment_entropy(layer, torch.tensor(assignment).expand(1, 3, 3, 2, 4), children)
+    assert found.shape == (1 * 3 * 3 * 2,)
+    assert found.tolist() == pytest.approx([entropy] * 18, abs=1e-6)
+
+
+def test_entropy_of_a_conv_layer_sums_over_the_positions_that_read_a_child():
+    layer, children = ConvCaps(2, 3, kernel=3, stride=1, iterations=2), torch.rand(1, 5, 4, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(1, 5, 4, 2, 4, 4), children))
+    even = assignment_entropy(layer, trace[0].assignment, children)
+    assert even.tolist() == pytest.approx([1.0] * 40), "the start is even over all parents"
+    one = torch.zeros_like(trace[0].assignment)
+    one[..., 0] = trace[0].assignment[..., 0] * 3  # evenly over positions, all to one type
+    found = assignment_entropy(layer, one.detach(), children)
+    inner = math.log(6) / math.log(18)  # a child in the middle is read at 3 x 2 positions
+    assert found.view(5, 4, 2)[2, 1].tolist() == pytest.approx([inner] * 2)
+
+
+def test_shares_are_the_data_that_the_m_step_used():
+    layer, children = ConvCaps(2, 3, kernel=3, stride=2, iterations=2), torch.rand(2, 7, 5, 2)
+    pose = torch.randn(2, 7, 5, 2, 4, 4)
+    step = layer.trace(RoutingOutput(pose, children))[-1]
+    share = shares(layer, step.assignment, children)
+    assert share.shape == (2, 3, 2, 18, 3)
+    assert 0 < share.sum() <= children.sum() + 1e-4
+
+
+def test_layer_statistics_gives_the_logit_that_the_activation_came_from():
+    layer, children = ClassCaps(2, 4, iterations=3), torch.rand(1, 3, 3, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(1, 3, 3, 2, 4, 4), children))
+    for row, step in zip(layer_statistics(layer, trace, children), trace, strict=True):
+        assert row["logit_mean"] == pytest.approx(torch.logit(step.activation.double()).mean().item(), abs=1e-4)
+
+
+def test_measure_finds_the_gradient_by_the_assignments_of_later_iterations():
+    torch.manual_seed(0)
+    network = MatrixCapsNet(preset("tiny").override({"network.iterations": 3}).network, image_channels=2)
+    found = measure(network, torch.randn(20, 2, 16, 16), torch.arange(20) % 5, margin=0.5)
+    assert found["gradient_norm"] > 0
+    assert -1 <= found["gradient_cosine"] <= 1
+    for rows in found["layers"].values():
+        assert rows[0]["assignment_gradient"] is None, "the start is a constant"
+        assert all(row["assignment_gradient"] > 0 for row in rows[1:])
+
+
+def test_average_keeps_the_shape_of_tables():
+    assert average([{"a": [1, None], "b": 2}, {"a": [3, None], "b": 4}]) == {"a": [2, None], "b": 3}
