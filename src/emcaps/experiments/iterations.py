@@ -1,39 +1,28 @@
 """Why three routing iterations learn more slowly than two: small runs, and what routing does inside them.
 
-Each variant trains the tiny network for a few hundred steps with several seeds. While it trains, a fixed set of images
-is routed at step 0 and at every checkpoint, and the run folder gets one more file:
-
-routing.json   per step: loss, gradient norm, and for each routed layer and iteration how sharp the routing is
+Each variant trains the tiny network for a few hundred steps with several seeds.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from emcaps.config import RunConfig, preset
-from emcaps.data.augment import evaluation_crops, to_tensors
-from emcaps.data.splits import load_split
-from emcaps.experiments.inside import BATCH, LAYERS, average, measure
+from emcaps.experiments.inside import BATCH, LAYERS, average
+from emcaps.experiments.measured import Run, is_complete, read_run, train_and_measure
 from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
-from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.report.figures import new_figure
 from emcaps.report.progress import training_bar
 from emcaps.report.tables import plain_table
-from emcaps.train import Progress, load_network, train
-from emcaps.train.randomness import seed_for
-from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
-from emcaps.train.step import margin_of, start_betas
+from emcaps.train.run_folder import read_config
 
 STEPS = 500
 SEEDS = (0, 1, 2)
@@ -69,9 +58,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "it3-soft-fast-betas": {"network.iterations": 3} | SCALE | FLOOR | BETAS | FAST_BETAS,
     "it3-soft-sharp-class": {"network.iterations": 3, "network.class_scale": 4.0} | SCALE | FLOOR | BETAS | FAST_BETAS,
 }
-ROUTING = "routing.json"
-BATCHES = 4
-"""Of BATCH images each, that routing is measured on: as large as training batches, so that gradients compare."""
 
 
 def variant_config(variant: str, seed: int, dataset: str = "smallnorb") -> RunConfig:
@@ -96,95 +82,6 @@ def run_iterations(
             console.print(f"figure: {path}")
 
 
-def is_complete(folder: Path, config: RunConfig) -> bool:
-    """Whether the run is trained and measured to its last step; one with other settings is refused."""
-    if not (folder / CONFIG).exists():
-        return False
-    if read_config(folder) != config:
-        raise ValueError(f"the run in {folder} has other settings than this experiment: name another folder of runs")
-    measured = [found["step"] for found in read_routing(folder)]
-    return (folder / EVALUATION).exists() and config.train.steps in measured
-
-
-def train_and_measure(
-    config: RunConfig,
-    folder: Path,
-    *,
-    device: str = "auto",
-    data_folder: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> None:
-    """One run, with routing.json: at the start, at every checkpoint, and at the end. Nothing if it is complete."""
-    if is_complete(folder, config):
-        return
-    split = load_split(config.data, data_folder)
-    images, labels = to_tensors(split.train, config.data.view, "cpu")
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
-    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
-
-    def record(network: torch.nn.Module, step: int) -> None:
-        assert isinstance(network, MatrixCapsNet)
-        found = measure(network, crops, labels[chosen], margin_of(config.train, step)) | {"step": step}
-        kept = [one for one in read_routing(folder) if one["step"] != step]
-        write_json(folder / ROUTING, sorted([*kept, found], key=lambda one: int(one["step"])))
-
-    def watch(progress: Progress) -> None:
-        # The checkpoint of this very step has just been written; the last step's comes later, with the weights.
-        if progress.step < config.train.steps and progress.step % config.train.checkpoint_every == 0:
-            record(load_network(folder / CHECKPOINT)[0], progress.step)
-        if on_progress is not None:
-            on_progress(progress)
-
-    resume = (folder / CONFIG).exists()
-    result = train(config, folder, device=device, data_folder=data_folder, resume=resume, on_progress=watch)
-    if not result.complete:
-        raise KeyboardInterrupt
-    record(_fresh_network(config, images), 0)
-    record(load_network(folder / WEIGHTS)[0], config.train.steps)
-
-
-def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:
-    """The network that training started from."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(config.train.seed, "network"))
-        network = build_network(config.network, config.data.image_channels, config.data.crop)
-    start_betas(network, images, config)
-    return network
-
-
-class Run(NamedTuple):
-    """What one complete run found."""
-
-    folder: Path
-    curve: list[tuple[int, float]]
-    """(step, training accuracy since the row before), 0 to 1."""
-    late: float
-    """Training accuracy over the last fifth of the steps, 0 to 1."""
-    held_out: float
-    """Accuracy on the held-out instances after the last step, 0 to 1."""
-    routing: list[dict[str, Any]]
-    """The measurements of routing.json, by step."""
-
-    @property
-    def gradient_norm(self) -> float:
-        """Of a batch; median over the measurements after the start."""
-        return _median_after_start(self.routing, "gradient_norm")
-
-    @property
-    def gradient_cosine(self) -> float:
-        return _median_after_start(self.routing, "gradient_cosine")
-
-
-def _median_after_start(routing: Sequence[dict[str, Any]], key: str) -> float:
-    return float(statistics.median(found[key] for found in routing if found["step"]))
-
-
-def read_routing(folder: Path) -> list[dict[str, Any]]:
-    path = folder / ROUTING
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return found
-
-
 def read_runs(runs: Path, variant: str) -> list[Run]:
     """Every complete run of a variant, by seed."""
     found = []
@@ -192,11 +89,7 @@ def read_runs(runs: Path, variant: str) -> list[Run]:
         config = read_config(folder)
         if not is_complete(folder, variant_config(variant, config.train.seed, config.data.dataset)):
             continue
-        rows = [row for row in read_metrics(folder) if "accuracy" in row]
-        late = statistics.fmean(row["accuracy"] for row in rows if row["step"] > 0.8 * config.train.steps)
-        held_out = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))["test"]["accuracy"]
-        curve = [(row["step"], row["accuracy"]) for row in rows]
-        found.append(Run(folder, curve, late, held_out, read_routing(folder)))
+        found.append(read_run(folder))
     return found
 
 

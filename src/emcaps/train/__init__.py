@@ -3,12 +3,13 @@
 from emcaps.train.checkpoint import load_network
 from emcaps.train.evaluate import Evaluation, evaluate
 from emcaps.train.graph import make_step
-from emcaps.train.loop import Progress, TrainResult, train
+from emcaps.train.loop import NotFiniteError, Progress, TrainResult, train
 from emcaps.train.schedules import learning_rate, spread_margin
 from emcaps.train.step import make_optimiser
 
 __all__ = [
     "Evaluation",
+    "NotFiniteError",
     "Progress",
     "TrainResult",
     "evaluate",

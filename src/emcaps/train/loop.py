@@ -209,13 +209,21 @@ def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
     return config.override(changed) == before
 
 
-def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:
-    weights_finite = torch.stack([value.isfinite().all() for value in network.parameters()]).all()
-    if not math.isfinite(loss_sum) or not weights_finite:
-        raise ValueError(
+class NotFiniteError(ValueError):
+    """The loss or the weights became infinite or NaN by `step`."""
+
+    def __init__(self, step: int, folder: Path) -> None:
+        super().__init__(
             f"the loss or the weights became infinite or NaN by step {step}, so the run stops; its last checkpoint is "
             f"untouched in {folder}: lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"
         )
+        self.step = step
+
+
+def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:
+    weights_finite = torch.stack([value.isfinite().all() for value in network.parameters()]).all()
+    if not math.isfinite(loss_sum) or not weights_finite:
+        raise NotFiniteError(step, folder)
 
 
 @contextmanager
