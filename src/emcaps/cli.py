@@ -337,6 +337,23 @@ def iterations(
         run_iterations(runs, folder, device, data, _console(), figures)
 
 
+@experiment_app.command(
+    epilog=_examples("emcaps experiment pitfalls --data toys", "emcaps experiment pitfalls --figures docs/images")
+)
+def pitfalls(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/pitfalls"),
+    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
+    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """What each of the three pitfalls costs: train what is missing (minutes on a CPU), measure, draw."""
+    from emcaps.experiments.pitfalls import run_pitfalls
+
+    with _interruption("what is done is saved, and the same command goes on"):
+        run_pitfalls(runs, folder, device, data, _console(), figures)
+
+
 @experiment_app.command(epilog=_examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),

@@ -128,7 +128,7 @@ class DataConfig:
     """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself. With
     "background" the mean of the image's edge becomes 0 and 40 grey levels become 1."""
     brightness: float = 0.5
-    """Training images are shifted by up to this much, in standard deviations of the image."""
+    """Training images are shifted by up to this much, in what standardise makes 1; with "background" 0 suits best."""
     contrast_low: float = 0.5
     contrast_high: float = 1.5
     """Training images are stretched about their mean by a factor between these two."""

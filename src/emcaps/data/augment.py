@@ -39,7 +39,8 @@ def to_tensors(examples: Examples, view: str, device: str | torch.device) -> tup
 def augment(images: Tensor, config: DataConfig, generator: torch.Generator) -> Tensor:
     """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, crop, brightness, contrast.
 
-    With config.standardise "crop" the first two change places.
+    With config.standardise "crop" the first two change places; with "background" grey is measured from the background
+    instead of standardised.
     """
     if config.standardise == "crop":
         crops = standardise(random_crop(images, config.crop, generator, config.max_shift))
@@ -87,7 +88,7 @@ def above_background(images: Tensor) -> Tensor:
     """
     _check_images(images)
     grey = images.to(torch.float32)
-    edge = torch.cat([grey[..., 0, :], grey[..., -1, :], grey[..., 0], grey[..., -1]], dim=-1)
+    edge = torch.cat([grey[..., 0, :], grey[..., -1, :], grey[..., 1:-1, 0], grey[..., 1:-1, -1]], dim=-1)
     return (grey - edge.mean(-1)[..., None, None]) / GREY_LEVELS
 
 

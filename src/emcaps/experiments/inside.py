@@ -22,6 +22,9 @@ LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
 BATCH = 16
 LONE = 0.9
 """A parent that gets more than this share of its data from one child hears that child alone."""
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+USEFUL = 5.0
+"""Inputs of the logistic function between this and its negative give outputs that are neither 0 nor 1."""
 
 
 def measure(network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float) -> dict[str, Any]:
@@ -88,11 +91,14 @@ def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children:
             {
                 "logit_mean": float(logit.mean()),
                 "logit_deviation": float(logit.std()),
+                "logit_quantiles": [float(value) for value in logit.flatten().quantile(torch.tensor(QUANTILES))],
+                "logit_useful": float((logit.abs() <= USEFUL).double().mean()),
                 "effective_children": float(effective_children(share).median()),
                 "lone_parents": lone_parents(share),
                 "entropy": float(assignment_entropy(layer, step.assignment, children).mean()),
                 "variance": float(step.variance.median()),
             }
+            | position_statistics(layer, step.assignment, children)
         )
     return rows
 
@@ -124,6 +130,26 @@ def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children
     several = parents > 1
     result: Tensor = terms[several] / parents[several].log()
     return result
+
+
+def position_statistics(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> dict[str, float]:
+    """How a child is divided among the positions that read it; for children that at least two positions read.
+
+    `assigned` is all that it gives, 1 if its parents compete for it. `positions` is over how many of them that is
+    spread in effect, (sum r)^2 / sum r^2; `positions_part` is the same as a part of the positions that read it.
+    """
+    if not isinstance(layer, ConvCaps):
+        return {}
+    windows = _windows(layer, children)
+    given = assignment.double().sum(-1)
+    total, squares, readers = (windows.total(x) for x in (given, given.square(), torch.ones_like(given)))
+    several = (readers > 1) & (total > 0)
+    effective = total[several].square() / squares[several]
+    return {
+        "assigned": float(total[several].mean()),
+        "positions": float(effective.mean()),
+        "positions_part": float((effective / readers[several]).mean()),
+    }
 
 
 def _parts(share: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ process is at work on is left to it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from emcaps.config import RunConfig
 from emcaps.names import check_name
 from emcaps.report.progress import training_bar
 from emcaps.train import Progress, train
-from emcaps.train.run_folder import CONFIG, EVALUATION, BusyRunError, is_busy, read_config, read_metrics
+from emcaps.train.run_folder import CONFIG, EVALUATION, HAS_LOCKS, TakenRunError, is_busy, read_config, read_metrics
 
 Rows = Mapping[str, RunConfig]
 
@@ -39,7 +38,7 @@ class Record(NamedTuple):
     seconds: float
     curve: tuple[tuple[int, float, float], ...]
     """(step, test accuracy in percent, seconds) while training: the seconds at the first row of metrics that is not
-    before the step, so never too few."""
+    before the step, so never too few for the training; the evaluation itself comes after."""
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Until an evaluation first found this accuracy, in percent; None if none did."""
@@ -107,49 +106,67 @@ def train_missing(
     """
     for name in names:
         check_name("row", name, rows)
+    if jobs > 1 and not HAS_LOCKS:
+        raise ValueError("several jobs need file locks, which this system does not have: train with --jobs 1")
+    each = [(name, seed) for seed in seeds for name in names]  # a first seed of every row, then the second
     helpers = [
-        get_context("spawn").Process(target=_help, args=(dict(rows), list(names), list(seeds), runs, jobs, how))
-        for _ in range(jobs - 1)
+        get_context("spawn").Process(target=_help, args=(dict(rows), _from(each, number, jobs), runs, jobs, how))
+        for number in range(1, jobs)
     ]
-    for helper in helpers:
-        helper.start()
     try:
+        for helper in helpers:
+            helper.start()
         with _share_of_threads(jobs):
-            _train_free_runs(rows, names, seeds, runs, training_bar, how)
+            _train_free_runs(rows, each, runs, training_bar, how)
+        if helpers:
+            print("waiting for the runs of the other processes", file=sys.stderr)
         for helper in helpers:
             helper.join()
     except BaseException:
         for helper in helpers:
-            helper.terminate()  # which saves, as an interrupt does
+            if helper.pid is not None:
+                helper.terminate()  # which saves, as an interrupt does
         raise
     finally:
         for helper in helpers:
-            helper.join()
+            if helper.pid is not None:
+                helper.join()
     if failed := [helper.exitcode for helper in helpers if helper.exitcode]:
         raise ValueError(
             f"{len(failed)} of {jobs} processes ended early, exit code {failed[0]}: see above, or try with --jobs 1"
         )
+    if left := [f"{name}, seed {seed}" for name, seed in each if not _is_finished(runs, name, seed)]:
+        print(f"left to other processes: {'; '.join(left)}. Ask again when they are done.", file=sys.stderr)
+
+
+def _from(each: Sequence[tuple[str, int]], number: int, jobs: int) -> list[tuple[str, int]]:
+    """The same from another start, so that processes do not all try the same run."""
+    start = number * len(each) // jobs
+    return [*each[start:], *each[:start]]
+
+
+def _is_finished(runs: Path, row: str, seed: int) -> bool:
+    return (run_folder(runs, row, seed) / EVALUATION).exists()
 
 
 def _train_free_runs(
     rows: Rows,
-    names: Sequence[str],
-    seeds: Sequence[int],
+    each: Sequence[tuple[str, int]],
     runs: Path,
     bar: Callable[[str, int], AbstractContextManager[Callable[[Progress], None]]],
     how: Mapping[str, Any],
 ) -> None:
-    for seed, name in itertools.product(seeds, names):
-        folder = run_folder(runs, name, seed)
-        if (folder / EVALUATION).exists() or is_busy(folder):
+    for name, seed in each:
+        if _is_finished(runs, name, seed) or is_busy(run_folder(runs, name, seed)):
             continue
-        with bar(f"{name}, seed {seed}", rows[name].train.steps) as show, suppress(BusyRunError):
+        done = sum(_is_finished(runs, *one) for one in each)
+        what = f"{name}, seed {seed} ({done} of {len(each)} done)"
+        # Another process may still be quicker; then this one goes on to the next.
+        with bar(what, rows[name].train.steps) as show, suppress(TakenRunError):
             train_row(rows, name, seed, runs, on_progress=show, **how)
 
 
-def _help(
-    rows: Rows, names: Sequence[str], seeds: Sequence[int], runs: Path, jobs: int, how: Mapping[str, Any]
-) -> None:
+def _help(rows: Rows, each: Sequence[tuple[str, int]], runs: Path, jobs: int, how: Mapping[str, Any]) -> None:
     """What a helping process does: the same as the first, without bars, until that one tells it to stop or is gone."""
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C goes to the first process alone: two signals would stop this one before it has saved
@@ -161,7 +178,7 @@ def _help(
 
     try:
         with _share_of_threads(jobs):
-            _train_free_runs(rows, names, seeds, runs, lambda _what, _steps: nullcontext(stop_if_alone), how)
+            _train_free_runs(rows, each, runs, lambda _what, _steps: nullcontext(stop_if_alone), how)
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, OSError) as error:
@@ -184,5 +201,8 @@ def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Rec
     """The records of the named rows; an error if there are none at all."""
     found = {name: read_records(rows, name, runs) for name in names}
     if not any(found.values()):
-        raise ValueError(f"there are no finished runs of {', '.join(names)} in {runs}: train them with --train")
+        raise ValueError(
+            f"there are no finished runs of {', '.join(names)} in {runs}: train them with --train, or wait for those "
+            "that are being trained"
+        )
     return found

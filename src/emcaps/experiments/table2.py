@@ -198,12 +198,12 @@ def _parameters(row: str) -> int:
 
 
 def _times(records: Sequence[Record]) -> list[str]:
-    """Minutes of the quickest run, and its seconds to each goal."""
+    """Minutes of the quickest run, and the least seconds to each goal."""
     return [f"{min(record.seconds for record in records) / 60:.1f}", *(_seconds_to(goal, records) for goal in GOALS)]
 
 
 def _seconds_to(goal: float, records: Sequence[Record]) -> str:
-    """Of the quickest run; or how many got there, if not all did."""
+    """The least of all runs; or how many got there, if not all did."""
     reached = [seconds for record in records if (seconds := record.seconds_to(goal)) is not None]
     if len(reached) < len(records):
         return f"{len(reached)} of {len(records)}" if reached else "-"

@@ -36,10 +36,11 @@ except ImportError:  # Windows has no such locks
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
 LOCK = ".lock"
+HAS_LOCKS = fcntl is not None
 
 
-class BusyRunError(ValueError):
-    """Another process is at work on the run."""
+class TakenRunError(ValueError):
+    """There is a run in the folder already, or another process is at work on it."""
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def only_user(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BusyRunError(f"another process is at work on {folder}: wait for it, or stop it") from None
+                raise TakenRunError(f"another process is at work on {folder}: wait for it, or stop it") from None
         yield
 
 
@@ -62,14 +63,14 @@ def is_busy(folder: Path) -> bool:
     try:
         with only_user(folder):
             return False
-    except BusyRunError:
+    except TakenRunError:
         return True
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
     """Write down what a new run is; refuse a folder that holds one already. `data` names each part's fingerprint."""
     if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
-        raise ValueError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
+        raise TakenRunError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
     write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
     _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 

@@ -36,7 +36,7 @@ def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
             groups.append(
                 {
                     "params": values,
-                    "lr": torch.tensor(rate, device=values[0].device) if on_gpu else rate,
+                    "lr": torch.tensor(rate, dtype=torch.float32, device=values[0].device) if on_gpu else rate,
                     "rate_factor": factor,
                 }
             )
@@ -99,7 +99,8 @@ class TrainingStep:
         self.generator.manual_seed(seed_for(config.seed, "augmentation", number))
         self.examples.copy_(self.order.batch(number))
         for group in self.optimiser.param_groups:
-            group["lr"] = _changed(group["lr"], learning_rate_of(config, number) * group["rate_factor"])
+            rate = learning_rate_of(config, number) * group.get("rate_factor", 1.0)
+            group["lr"] = _changed(group["lr"], rate)
         self.margin = _changed(self.margin, margin_of(config, number))
 
     def work(self) -> None:

@@ -1,0 +1,191 @@
+"""What each of the three pitfalls of Gritzman (2019) costs: small runs with one mistake each, and routing inside them.
+
+The mistakes are switches of the network: no variance floor, no scaling of the data, no competition between positions.
+Beside them, networks with more and fewer parent types show how many parents live on one child (section 2.1 there).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from emcaps.config import RunConfig, preset
+from emcaps.experiments import iterations
+from emcaps.experiments.inside import LAYERS, average
+from emcaps.experiments.measured import Run, is_complete, read_run, train_and_measure
+from emcaps.experiments.rows import run_folder, spread
+from emcaps.files import atomic_write
+from emcaps.names import check_name
+from emcaps.report.figures import new_figure
+from emcaps.report.progress import training_bar
+from emcaps.report.tables import plain_table
+from emcaps.train.run_folder import CONFIG, read_config
+
+SEEDS = (0, 1, 2)
+NO_FLOOR: dict[str, Any] = {"network.variance_floor": 0.0}
+NO_SCALING: dict[str, Any] = {"network.data_scaling": "none"}
+NO_COMPETITION: dict[str, Any] = {"network.competition": "types"}
+MISTAKES: dict[str, dict[str, Any]] = {
+    "correct": {},
+    "no-floor": NO_FLOOR,
+    "no-scaling": NO_SCALING,
+    "no-competition": NO_COMPETITION,
+    "all-three": NO_FLOOR | NO_SCALING | NO_COMPETITION,
+}
+ITERATIONS = (2, 3)
+TYPES = (2, 4, 8, 16, 32)
+"""Types of parent of both convolutional layers, to vary how many children there are to a parent."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    f"{mistake}-it{count}": changes | {"network.iterations": count}
+    for count in ITERATIONS
+    for mistake, changes in MISTAKES.items()
+} | {
+    f"types-{types}": {"network.iterations": 4, "network.conv1_types": types, "network.conv2_types": types}
+    for types in TYPES
+}
+
+
+def variant_config(variant: str, seed: int, dataset: str) -> RunConfig:
+    """The tiny network and the short runs of the experiment on iterations, with the variant's changes."""
+    check_name("variant", variant, VARIANTS)
+    settings = iterations.SETTINGS | VARIANTS[variant]
+    return preset("tiny").override(settings | {"data.dataset": dataset, "train.seed": seed})
+
+
+def run_pitfalls(
+    runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
+) -> None:
+    """Train and measure what is missing in RUNS/VARIANT/seedN, print tables, and draw into `figures`."""
+    for seed in SEEDS:
+        for variant in VARIANTS:
+            config, folder = variant_config(variant, seed, dataset), run_folder(runs, variant, seed)
+            if not is_complete(folder, config):
+                with training_bar(f"{variant}, seed {seed}", config.train.steps) as show:
+                    train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
+    found = read_runs(runs)
+    console.print(accuracy_table(found))
+    console.print(ratio_table(found))
+    if figures is not None:
+        for path in draw_figures(found, figures):
+            console.print(f"figure: {path}")
+
+
+def read_runs(runs: Path) -> dict[str, list[Run]]:
+    """Every complete run, by variant and seed."""
+    found: dict[str, list[Run]] = {}
+    for variant in VARIANTS:
+        found[variant] = []
+        for folder in sorted((runs / variant).glob("seed*")):
+            if not (folder / CONFIG).exists():
+                continue
+            config = read_config(folder)
+            if is_complete(folder, variant_config(variant, config.train.seed, config.data.dataset)):
+                found[variant].append(read_run(folder))
+    return found
+
+
+def accuracy_table(found: Mapping[str, Sequence[Run]]) -> Table:
+    """What each mistake costs, and what it does inside; of the runs that did not fail, but for the first column."""
+    table = plain_table("Tiny network, at the end of training, mean and spread over seeds")
+    headers = ("variant", "failed", "held out,\n%", "one child,\n%", "useful\nlogits, %", "assigned", "positions")
+    for column in headers:
+        table.add_column(column, justify="left" if column == "variant" else "right")
+    for variant in (name for name in VARIANTS if not name.startswith("types-")):
+        runs = found[variant]
+        if runs:
+            table.add_row(variant, *accuracy_row(runs))
+    return table
+
+
+def accuracy_row(runs: Sequence[Run]) -> list[str]:
+    """Failures; held-out accuracy; of conv_caps2 the parents with one child, what a child gives in all and to how many
+    positions; of class_caps the inputs of the logistic function between -5 and 5."""
+    whole = [run for run in runs if run.failed_by is None]
+    row = [f"{len(runs) - len(whole)} of {len(runs)}"]
+    if not whole:
+        return [*row, *["-"] * 5]
+    layers = average([run.routing[-1]["layers"] for run in whole])
+    conv, classes = layers["conv_caps2"][-1], layers["class_caps"][-1]
+    return [
+        *row,
+        spread([100 * run.held_out for run in whole], 1),
+        f"{100 * conv['lone_parents']:.1f}",
+        f"{100 * classes['logit_useful']:.0f}",
+        f"{conv['assigned']:.2f}",
+        f"{conv['positions']:.2f}",
+    ]
+
+
+def ratio_table(found: Mapping[str, Sequence[Run]]) -> Table:
+    """Parents of conv_caps2 that live on one child, in percent, by types of parent and iteration."""
+    table = plain_table("Parents that live on one child, %, at the end of training with 4 iterations")
+    for column in ("types", "layer", "children\na parent", *(f"iteration {number}" for number in (1, 2, 3, 4))):
+        table.add_column(column, justify="left" if column in ("types", "layer") else "right")
+    for types in TYPES:
+        runs = [run for run in found[f"types-{types}"] if run.failed_by is None]
+        if runs:
+            layers = average([run.routing[-1]["layers"] for run in runs])
+            for layer in LAYERS[:2]:
+                shares = [f"{100 * row['lone_parents']:.1f}" for row in layers[layer]]
+                table.add_row(str(types), layer, f"{mean_data(types)[layer]:.2f}", *shares)
+    return table
+
+
+def mean_data(types: int) -> dict[str, float]:
+    """Children of the layer below to a parent, by layer, of the tiny network with so many types of parent."""
+    children = preset("tiny").network.primary_types
+    return {"conv_caps1": 16 * 16 * children / (7 * 7 * types), "conv_caps2": 7 * 7 * types / (5 * 5 * types)}
+
+
+def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:
+    """Inputs of the logistic function by layer, and parents with one child by iteration; gives the pictures' paths."""
+    paths = []
+    for name, draw in {"logits": _draw_logits, "one-child": _draw_one_child}.items():
+        paths.append(folder / f"pitfalls-{name}.png")
+        figure = new_figure((11, 4.2))
+        draw(figure, found)
+        with atomic_write(paths[-1]) as temporary:
+            figure.savefig(temporary, dpi=110, format="png")
+    return paths
+
+
+def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
+    """Bars from the 5th to the 95th percentile, a line at the median, at the start (pale) and at the end."""
+    shown = [f"{mistake}-it2" for mistake in MISTAKES]
+    for axes, layer in zip(figure.subplots(1, len(LAYERS), sharey=True), LAYERS, strict=True):
+        for place, variant in enumerate(shown):
+            for when, offset, alpha in ((0, 0.15, 0.35), (-1, -0.15, 1.0)):
+                runs = [run for run in found[variant] if run.failed_by is None]
+                if runs:
+                    rows = average([run.routing[when]["layers"][layer][-1] for run in runs])
+                    _, low, _, middle, _, high, _ = rows["logit_quantiles"]
+                    colour = {"color": f"C{place}", "alpha": alpha}
+                    axes.plot([low, high], [place + offset] * 2, linewidth=7, solid_capstyle="butt", **colour)
+                    axes.plot([middle], [place + offset], "k|", markersize=9)
+        axes.axvspan(-5, 5, color="0.9", zorder=0)
+        axes.set_xscale("symlog", linthresh=5)
+        axes.set_yticks(range(len(shown)), shown)
+        axes.set_title(layer)
+        axes.set_xlabel("input of the logistic function")
+
+
+def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
+    for axes, layer in zip(figure.subplots(1, 2, sharey=True), LAYERS[:2], strict=True):
+        for types in TYPES:
+            runs = [run for run in found[f"types-{types}"] if run.failed_by is None]
+            if runs:
+                lines = [[100 * row["lone_parents"] for row in run.routing[-1]["layers"][layer]] for run in runs]
+                means = [statistics.fmean(values) for values in zip(*lines, strict=True)]
+                label = f"{types} types, {mean_data(types)[layer]:.2g} children a parent"
+                axes.plot(range(1, len(means) + 1), means, marker="o", label=label)
+        axes.set_xticks((1, 2, 3, 4))
+        axes.set_xlabel("iteration")
+        axes.set_title(layer)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.axes[0].set_ylabel("parents that live on one child, %")
