@@ -132,6 +132,7 @@ def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children
     return result
 
 
+@torch.no_grad()
 def position_statistics(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> dict[str, float]:
     """How a child is divided among the positions that read it; for children that at least two positions read.
 

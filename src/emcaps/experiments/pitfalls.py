@@ -21,6 +21,7 @@ from emcaps.experiments.measured import Run, is_complete, read_run, train_and_me
 from emcaps.experiments.rows import run_folder, spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
+from emcaps.nn.summary import summarise
 from emcaps.report.figures import new_figure
 from emcaps.report.progress import training_bar
 from emcaps.report.tables import plain_table
@@ -95,9 +96,8 @@ def accuracy_table(found: Mapping[str, Sequence[Run]]) -> Table:
     headers = ("variant", "failed", "held out,\n%", "one child,\n%", "useful\nlogits, %", "assigned", "positions")
     for column in headers:
         table.add_column(column, justify="left" if column == "variant" else "right")
-    for variant in (name for name in VARIANTS if not name.startswith("types-")):
-        runs = found[variant]
-        if runs:
+    for variant, runs in found.items():
+        if runs and not variant.startswith("types-"):
             table.add_row(variant, *accuracy_row(runs))
     return table
 
@@ -137,9 +137,10 @@ def ratio_table(found: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def mean_data(types: int) -> dict[str, float]:
-    """Children of the layer below to a parent, by layer, of the tiny network with so many types of parent."""
-    children = preset("tiny").network.primary_types
-    return {"conv_caps1": 16 * 16 * children / (7 * 7 * types), "conv_caps2": 7 * 7 * types / (5 * 5 * types)}
+    """Children to a parent, by layer, of the network with so many types of parent."""
+    config = variant_config(f"types-{types}", 0, "toys")
+    rows = summarise(config.network, config.data.image_channels, config.data.crop)
+    return {row.layer: row.mean_data for row in rows if row.mean_data is not None}
 
 
 def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:

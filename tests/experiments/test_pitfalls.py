@@ -1,0 +1,119 @@
+"""The experiment on the three pitfalls: its variants, what it measures, runs that fail."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from emcaps.config import preset
+from emcaps.experiments import iterations, pitfalls
+from emcaps.experiments.inside import layer_statistics, position_statistics
+from emcaps.experiments.measured import Run, read_run, train_and_measure
+from emcaps.nn import ClassCaps, ConvCaps
+from emcaps.routing import RoutingOutput
+from patterns import write_patterns
+
+SHORT = {
+    "network.conv_channels": 8,
+    "network.primary_types": 2,
+    "data.crop": 16,
+    "train.steps": 4,
+    "train.batch_size": 4,
+    "train.log_every": 1,
+    "train.checkpoint_every": 2,
+}
+
+
+def test_each_mistake_is_the_one_that_its_name_says():
+    for count in (2, 3):
+        correct = pitfalls.variant_config(f"correct-it{count}", 0, "toys")
+        assert correct.network == preset("tiny").override({"network.iterations": count}).network
+        for name, changes in (
+            ("no-floor", {"network.variance_floor": 0.0}),
+            ("no-scaling", {"network.data_scaling": "none"}),
+            ("no-competition", {"network.competition": "types"}),
+        ):
+            assert pitfalls.variant_config(f"{name}-it{count}", 0, "toys") == correct.override(changes)
+        every = pitfalls.variant_config(f"all-three-it{count}", 0, "toys").network
+        assert (every.variance_floor, every.data_scaling, every.competition) == (0.0, "none", "types")
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_a_child_gives_itself_once_if_positions_compete_and_to_each_of_them_if_not(competition):
+    """5x5 children under 3x3 windows; only the corners are read by one window alone."""
+    layer = ConvCaps(2, 3, kernel=3, stride=1, iterations=2, competition=competition)
+    children = torch.rand(1, 5, 5, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(1, 5, 5, 2, 4, 4), children))
+    readers = torch.tensor([1, 2, 3, 2, 1])
+    readers = (readers[:, None] * readers).flatten()
+    mean = float(readers[readers > 1].double().mean())
+    start, end = (position_statistics(layer, step.assignment, children) for step in trace)
+    assert (start["assigned"], start["positions"]) == pytest.approx((1.0, mean)), "the start is even over all parents"
+    if competition == "all":
+        assert end["assigned"] == pytest.approx(1.0)
+        assert end["positions"] < mean
+    else:
+        assert (end["assigned"], end["positions"], end["positions_part"]) == pytest.approx((mean, mean, 1.0))
+
+
+def test_a_class_layer_has_one_position():
+    assert position_statistics(ClassCaps(2, 4), torch.rand(1, 3, 3, 2, 4), torch.rand(1, 3, 3, 2)) == {}
+
+
+def test_useful_logits_are_those_between_minus_five_and_five():
+    layer, children = ClassCaps(2, 4, iterations=1), torch.rand(3, 3, 3, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(3, 3, 3, 2, 4, 4), children))
+    (row,) = layer_statistics(layer, trace, children)
+    logit = torch.logit(trace[0].activation.detach().double())
+    assert row["logit_useful"] == pytest.approx(float((logit.abs() <= 5).double().mean()))
+    assert row["logit_quantiles"][3] == pytest.approx(float(logit.quantile(0.5)), abs=1e-3)
+    assert row["logit_quantiles"] == sorted(row["logit_quantiles"])
+
+
+def test_children_to_a_parent_are_those_of_the_paper_with_as_many_types():
+    assert pitfalls.mean_data(8) == pytest.approx({"conv_caps1": 2.61, "conv_caps2": 1.96, "class_caps": 40}, abs=0.005)
+    assert pitfalls.mean_data(2)["conv_caps1"] == 4 * pitfalls.mean_data(8)["conv_caps1"]
+
+
+def test_a_run_whose_loss_is_no_longer_finite_is_recorded_and_not_repeated(tmp_path):
+    data = write_patterns(tmp_path / "data")
+    config = pitfalls.variant_config("correct-it2", 0, "toys").override(SHORT | {"train.learning_rate": 1e30})
+    train_and_measure(config, tmp_path / "run", device="cpu", data_folder=data)
+    failed = json.loads((tmp_path / "run/failure.json").read_text())
+    assert 1 <= failed["step"] <= 4
+    run = read_run(tmp_path / "run")
+    assert run.failed_by == failed["step"]
+    assert run.routing[0]["step"] == 0
+    train_and_measure(config, tmp_path / "run", device="cpu", data_folder=tmp_path / "no data")
+
+
+def test_failures_are_counted_and_left_out_of_the_means():
+    layer = {"lone_parents": 0.1, "logit_useful": 0.5, "assigned": 1.0, "positions": 1.5}
+    routing = [{"step": 500, "layers": {"conv_caps2": [layer], "class_caps": [layer]}}]
+    whole = [Run(None, [], 0.9, accuracy, routing, None) for accuracy in (0.5, 0.7)]
+    failed = Run(None, [], float("nan"), float("nan"), [], 40)
+    assert pitfalls.accuracy_row([*whole, failed]) == ["1 of 3", "60.0 ± 14.1", "10.0", "50", "1.00", "1.50"]
+    assert pitfalls.accuracy_row([failed]) == ["1 of 1", "-", "-", "-", "-", "-"]
+
+
+def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monkeypatch):
+    data = write_patterns(tmp_path / "data")
+    monkeypatch.setattr(iterations, "SETTINGS", iterations.SETTINGS | SHORT)
+    monkeypatch.setattr(pitfalls, "SEEDS", (0,))
+    monkeypatch.setattr(pitfalls, "TYPES", (2,))
+    few = {name: changes for name, changes in pitfalls.VARIANTS.items() if name.endswith("-it2") or name == "types-2"}
+    monkeypatch.setattr(pitfalls, "VARIANTS", few)
+    console = Console(file=io.StringIO(), width=120)
+    arguments = (tmp_path / "runs", data, "cpu", "toys", console)
+    pitfalls.run_pitfalls(*arguments, tmp_path)
+    text = console.file.getvalue()
+    for variant in pitfalls.MISTAKES:
+        assert f"{variant}-it2" in text
+    for name in ("logits", "one-child"):
+        assert (tmp_path / f"pitfalls-{name}.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(pitfalls, "train_and_measure", None)
+    pitfalls.run_pitfalls(*arguments, None)
