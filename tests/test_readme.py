@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.experiments import choices, table2
+from emcaps.experiments import choices, pitfalls, table2
 from emcaps.experiments.iterations import VARIANTS, read_runs
 from emcaps.experiments.rows import finished, spread
 
@@ -74,7 +74,13 @@ def test_figures_that_link_to_a_choice_are_its_own():
 
 
 def test_every_link_of_the_other_pages_leads_somewhere():
-    for page in ("docs/three-iterations.md", "docs/recipe.md", "src/emcaps/weights/README.md", "results/README.md"):
+    for page in (
+        "docs/three-iterations.md",
+        "docs/recipe.md",
+        "docs/pitfalls.md",
+        "src/emcaps/weights/README.md",
+        "results/README.md",
+    ):
         for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8")):
             assert ((ROOT / page).parent / link).exists(), (page, link)
 
@@ -90,6 +96,22 @@ def test_the_page_on_three_iterations_has_the_numbers_of_its_runs():
         ]
         line = next(line for line in page.splitlines() if line.startswith(f"| [{variant}](") and "±" in line)
         assert f"| {' | '.join(cells)} |" in line
+
+
+def test_the_page_on_pitfalls_has_the_numbers_of_its_runs():
+    page = (ROOT / "docs/pitfalls.md").read_text(encoding="utf-8")
+    found = pitfalls.read_runs(ROOT / "results/pitfalls")
+    assert {len(runs) for runs in found.values()} == {3}
+    for variant, runs in found.items():
+        link = f"(../results/pitfalls/{variant})"
+        if variant.startswith("types-"):
+            for layer in ("conv_caps1", "conv_caps2"):
+                cells = " | ".join(pitfalls.ratio_row(runs, layer))
+                assert re.search(rf"{re.escape(link)} \| {layer} \| [\d.]+ \| {re.escape(cells)} \|", page), variant
+        else:
+            assert f"{link} | {' | '.join(pitfalls.accuracy_row(runs))} |" in page
+    failed = sorted(run.failed_by for run in found["no-floor-it3"])
+    assert f"[{failed[0]}, {failed[1]} and {failed[2]}](../results/pitfalls/no-floor-it3)" in page
 
 
 def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():

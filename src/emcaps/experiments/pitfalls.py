@@ -93,7 +93,7 @@ def read_runs(runs: Path) -> dict[str, list[Run]]:
 def accuracy_table(found: Mapping[str, Sequence[Run]]) -> Table:
     """What each mistake costs, and what it does inside; of the runs that did not fail, but for the first column."""
     table = plain_table("Tiny network, at the end of training, mean and spread over seeds")
-    headers = ("variant", "failed", "held out,\n%", "one child,\n%", "useful\nlogits, %", "assigned", "positions")
+    headers = ("variant", "failed", "held out,\n%", "lone,\n%", "useful,\n%", "given", "places")
     for column in headers:
         table.add_column(column, justify="left" if column == "variant" else "right")
     for variant, runs in found.items():
@@ -122,18 +122,21 @@ def accuracy_row(runs: Sequence[Run]) -> list[str]:
 
 
 def ratio_table(found: Mapping[str, Sequence[Run]]) -> Table:
-    """Parents of conv_caps2 that live on one child, in percent, by types of parent and iteration."""
+    """Parents that live on one child, in percent, by types of parent, layer and iteration."""
     table = plain_table("Parents that live on one child, %, at the end of training with 4 iterations")
-    for column in ("types", "layer", "children\na parent", *(f"iteration {number}" for number in (1, 2, 3, 4))):
+    for column in ("types", "layer", "children\na parent", *(f"it {number}" for number in (1, 2, 3, 4))):
         table.add_column(column, justify="left" if column in ("types", "layer") else "right")
     for types in TYPES:
-        runs = [run for run in found[f"types-{types}"] if run.failed_by is None]
-        if runs:
-            layers = average([run.routing[-1]["layers"] for run in runs])
-            for layer in LAYERS[:2]:
-                shares = [f"{100 * row['lone_parents']:.1f}" for row in layers[layer]]
+        for layer in LAYERS[:2]:
+            if shares := ratio_row(found[f"types-{types}"], layer):
                 table.add_row(str(types), layer, f"{mean_data(types)[layer]:.2f}", *shares)
     return table
+
+
+def ratio_row(runs: Sequence[Run], layer: str) -> list[str]:
+    """By iteration; nothing if no run is whole."""
+    ends = [run.routing[-1]["layers"][layer] for run in runs if run.failed_by is None]
+    return [f"{100 * row['lone_parents']:.1f}" for row in average(ends)] if ends else []
 
 
 def mean_data(types: int) -> dict[str, float]:
@@ -160,7 +163,7 @@ def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
     shown = [f"{mistake}-it2" for mistake in MISTAKES]
     for axes, layer in zip(figure.subplots(1, len(LAYERS), sharey=True), LAYERS, strict=True):
         for place, variant in enumerate(shown):
-            for when, offset, alpha in ((0, 0.15, 0.35), (-1, -0.15, 1.0)):
+            for when, offset, alpha in ((0, -0.15, 0.35), (-1, 0.15, 1.0)):
                 runs = [run for run in found[variant] if run.failed_by is None]
                 if runs:
                     rows = average([run.routing[when]["layers"][layer][-1] for run in runs])
@@ -170,9 +173,11 @@ def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
                     axes.plot([middle], [place + offset], "k|", markersize=9)
         axes.axvspan(-5, 5, color="0.9", zorder=0)
         axes.set_xscale("symlog", linthresh=5)
+        axes.set_xticks((-5, 0, 5, 50, 500), ("-5", "0", "5", "50", "500"))
         axes.set_yticks(range(len(shown)), shown)
         axes.set_title(layer)
         axes.set_xlabel("input of the logistic function")
+    figure.axes[0].invert_yaxis()  # which all share: the correct one on top
 
 
 def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
