@@ -8,10 +8,8 @@ import pytest
 from rich.console import Console
 
 from emcaps.experiments import iterations
-from emcaps.experiments.iterations import (
-    train_and_measure,
-    variant_config,
-)
+from emcaps.experiments.iterations import variant_config
+from emcaps.experiments.measured import train_and_measure
 from emcaps.train.run_folder import read_metrics
 from patterns import write_patterns
 

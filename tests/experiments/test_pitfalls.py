@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from emcaps.config import preset
-from emcaps.experiments import iterations, pitfalls
+from emcaps.experiments import iterations, measured, pitfalls
 from emcaps.experiments.inside import layer_statistics, position_statistics
 from emcaps.experiments.measured import Run, read_run, train_and_measure
 from emcaps.nn import ClassCaps, ConvCaps
@@ -115,5 +115,5 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
         assert f"{variant}-it2" in text
     for name in ("logits", "one-child"):
         assert (tmp_path / f"pitfalls-{name}.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(pitfalls, "train_and_measure", None)
+    monkeypatch.setattr(measured, "train_and_measure", None)
     pitfalls.run_pitfalls(*arguments, None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,12 @@ from rich.table import Table
 
 from emcaps.config import RunConfig, preset
 from emcaps.experiments.inside import BATCH, LAYERS, average
-from emcaps.experiments.measured import Run, is_complete, read_run, train_and_measure
-from emcaps.experiments.rows import spread
+from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
+from emcaps.experiments.rows import run_folder, spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.report.figures import new_figure
-from emcaps.report.progress import training_bar
 from emcaps.report.tables import plain_table
-from emcaps.train.run_folder import read_config
 
 STEPS = 500
 SEEDS = (0, 1, 2)
@@ -69,12 +68,11 @@ def run_iterations(
     runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
 ) -> None:
     """Train and measure what is missing in RUNS/VARIANT/seedN, print a table, and draw into `figures`."""
-    for seed in SEEDS:
-        for variant in VARIANTS:
-            config, folder = variant_config(variant, seed, dataset), runs / variant / f"seed{seed}"
-            if not is_complete(folder, config):
-                with training_bar(f"training {variant}, seed {seed}", config.train.steps) as show:
-                    train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
+    measure_missing(
+        {run_folder(runs, name, seed): variant_config(name, seed, dataset) for seed in SEEDS for name in VARIANTS},
+        device,
+        data_folder,
+    )
     found = {variant: read_runs(runs, variant) for variant in VARIANTS}
     console.print(_table(found))
     if figures is not None:
@@ -84,13 +82,7 @@ def run_iterations(
 
 def read_runs(runs: Path, variant: str) -> list[Run]:
     """Every complete run of a variant, by seed."""
-    found = []
-    for folder in sorted((runs / variant).glob("seed*")):
-        config = read_config(folder)
-        if not is_complete(folder, variant_config(variant, config.train.seed, config.data.dataset)):
-            continue
-        found.append(read_run(folder))
-    return found
+    return read_complete_runs(runs / variant, partial(variant_config, variant))
 
 
 def _table(found: dict[str, list[Run]]) -> Table:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.splits import load_split
 from emcaps.experiments.inside import BATCH, measure
 from emcaps.nn import MatrixCapsNet, build_network
+from emcaps.report.progress import training_bar
 from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.randomness import seed_for
 from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
@@ -41,6 +42,14 @@ def is_complete(folder: Path, config: RunConfig) -> bool:
         raise ValueError(f"the run in {folder} has other settings than this experiment: name another folder of runs")
     measured = [found["step"] for found in read_routing(folder)]
     return (folder / FAILURE).exists() or ((folder / EVALUATION).exists() and config.train.steps in measured)
+
+
+def measure_missing(configs: Mapping[Path, RunConfig], device: str, data_folder: Path | None) -> None:
+    """Train and measure the runs in these folders, with a bar each, but for those that are complete."""
+    for folder, config in configs.items():
+        if not is_complete(folder, config):
+            with training_bar(f"{folder.parent.name}, {folder.name}", config.train.steps) as show:
+                train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
 
 
 def train_and_measure(
@@ -140,3 +149,14 @@ def read_run(folder: Path) -> Run:
     late = statistics.fmean(row["accuracy"] for row in rows if row["step"] > 0.8 * steps)
     held_out = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))["test"]["accuracy"]
     return Run(folder, curve, late, held_out, read_routing(folder), None)
+
+
+def read_complete_runs(folder: Path, config_of: Callable[[int, str], RunConfig]) -> list[Run]:
+    """Every complete run in FOLDER/seedN, by seed; `config_of` (seed, data set) says what settings it must have."""
+    found = []
+    for run in sorted(folder.glob("seed*")):
+        if (run / CONFIG).exists():
+            config = read_config(run)
+            if is_complete(run, config_of(config.train.seed, config.data.dataset)):
+                found.append(read_run(run))
+    return found

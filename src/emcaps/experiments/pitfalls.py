@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,13 @@ from rich.table import Table
 from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
 from emcaps.experiments.inside import LAYERS, average
-from emcaps.experiments.measured import Run, is_complete, read_run, train_and_measure
+from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
 from emcaps.experiments.rows import run_folder, spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn.summary import summarise
 from emcaps.report.figures import new_figure
-from emcaps.report.progress import training_bar
 from emcaps.report.tables import plain_table
-from emcaps.train.run_folder import CONFIG, read_config
 
 SEEDS = (0, 1, 2)
 NO_FLOOR: dict[str, Any] = {"network.variance_floor": 0.0}
@@ -62,12 +61,11 @@ def run_pitfalls(
     runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
 ) -> None:
     """Train and measure what is missing in RUNS/VARIANT/seedN, print tables, and draw into `figures`."""
-    for seed in SEEDS:
-        for variant in VARIANTS:
-            config, folder = variant_config(variant, seed, dataset), run_folder(runs, variant, seed)
-            if not is_complete(folder, config):
-                with training_bar(f"{variant}, seed {seed}", config.train.steps) as show:
-                    train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
+    measure_missing(
+        {run_folder(runs, name, seed): variant_config(name, seed, dataset) for seed in SEEDS for name in VARIANTS},
+        device,
+        data_folder,
+    )
     found = read_runs(runs)
     console.print(accuracy_table(found))
     console.print(ratio_table(found))
@@ -78,16 +76,7 @@ def run_pitfalls(
 
 def read_runs(runs: Path) -> dict[str, list[Run]]:
     """Every complete run, by variant and seed."""
-    found: dict[str, list[Run]] = {}
-    for variant in VARIANTS:
-        found[variant] = []
-        for folder in sorted((runs / variant).glob("seed*")):
-            if not (folder / CONFIG).exists():
-                continue
-            config = read_config(folder)
-            if is_complete(folder, variant_config(variant, config.train.seed, config.data.dataset)):
-                found[variant].append(read_run(folder))
-    return found
+    return {name: read_complete_runs(runs / name, partial(variant_config, name)) for name in VARIANTS}
 
 
 def accuracy_table(found: Mapping[str, Sequence[Run]]) -> Table:
