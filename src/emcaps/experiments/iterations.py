@@ -86,7 +86,8 @@ def read_runs(runs: Path, variant: str) -> list[Run]:
 
 
 def _table(found: dict[str, list[Run]]) -> Table:
-    """Accuracies in percent; the gradient of a batch, its norm and its likeness to another batch's; children left."""
+    """Accuracies in percent; the gradient of a batch, its norm and its likeness to another batch's; children that are
+    left to a parent of the convolutional layers."""
     count = max((len(runs) for runs in found.values()), default=0)
     table = plain_table(f"Tiny network, {STEPS} steps, mean and spread of {count} seeds")
     for column in ("variant", "training", "held out", "gradient", "cosine", "children"):
@@ -98,9 +99,9 @@ def _table(found: dict[str, list[Run]]) -> Table:
                 variant,
                 spread([100 * run.late for run in runs], 1),
                 spread([100 * run.held_out for run in runs], 1),
-                spread([run.gradient_norm for run in runs], 2),
+                f"{statistics.fmean(run.gradient_norm for run in runs):.2f}",
                 f"{statistics.fmean(run.gradient_cosine for run in runs):.2f}",
-                " ".join(f"{layers[name][-1]['effective_children']:.1f}" for name in LAYERS),
+                " ".join(f"{layers[name][-1]['effective_children']:.1f}" for name in LAYERS[:2]),
             )
     return table
 
