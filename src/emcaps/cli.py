@@ -18,14 +18,10 @@ import typer
 
 import emcaps
 from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_cases
+from emcaps.cli_experiments import experiment_app
+from emcaps.cli_shared import DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
 from emcaps.names import check_name
-
-
-def _examples(*commands: str) -> str:
-    """The end of a help page, one command a line."""
-    return "\n\n".join(["Examples:", *commands])
-
 
 app = typer.Typer(
     name="emcaps",
@@ -40,29 +36,12 @@ app = typer.Typer(
 data_app = typer.Typer(
     help="Fetch, make and look at data.",
     no_args_is_help=True,
-    epilog=_examples("emcaps data make --quick", "emcaps data show toys --png toys.png"),
+    epilog=examples("emcaps data make --quick", "emcaps data show toys --png toys.png"),
 )
 app.add_typer(data_app, name="data")
-experiment_app = typer.Typer(
-    help="Re-make a table or figure, from recorded runs or from scratch.",
-    no_args_is_help=True,
-    epilog=_examples("emcaps experiment table2", "emcaps experiment table2 --train --runs runs/table2"),
-)
 app.add_typer(experiment_app, name="experiment")
 
 PRESET_NAMES = ", ".join(PRESETS)
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-JobsOption = Annotated[
-    int,
-    typer.Option(
-        help="Train this many runs at a time. On a GPU they share it well if NVIDIA's MPS is on "
-        "(nvidia-cuda-mps-control -d).",
-        min=1,
-    ),
-]
-FolderOption = Annotated[
-    Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
-]
 
 
 def main() -> None:
@@ -103,16 +82,6 @@ def _resume_command(run: Path, folder: Path | None) -> str:
     return f"emcaps train --resume {run}" + (f" --folder {folder}" if folder else "")
 
 
-@contextmanager
-def _interruption(advice: str) -> Iterator[None]:
-    """Say what Ctrl-C left behind."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"emcaps: interrupted; {advice}", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"emcaps {emcaps.__version__}")
@@ -128,7 +97,7 @@ def _options(
     pass
 
 
-@app.command(epilog=_examples("emcaps describe small --stereo"))
+@app.command(epilog=examples("emcaps describe small --stereo"))
 def describe(
     name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
     stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
@@ -140,11 +109,11 @@ def describe(
     from emcaps.report.tables import layer_table
 
     rows = summarise(config, 2 if stereo else 1, size)
-    _console().print(layer_table(rows, f"{name}, {'stereo' if stereo else 'mono'}"))
+    wide_console().print(layer_table(rows, f"{name}, {'stereo' if stereo else 'mono'}"))
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "emcaps train small --data smallnorb --stereo --steps 20000",
         "emcaps train tiny --set train.learning_rate=1e-3",
         "emcaps train --resume runs/small-toys-mono-seed0",
@@ -209,7 +178,7 @@ def train(
 
 @app.command(
     "eval",
-    epilog=_examples(
+    epilog=examples(
         "emcaps eval small-stereo",
         "emcaps eval runs/small-toys-mono-seed0",
         "emcaps eval weights.safetensors --crops 13",
@@ -250,7 +219,7 @@ def evaluate(
         write_evaluations(json, results, step, crops)
 
 
-@app.command(epilog=_examples("emcaps info"))
+@app.command(epilog=examples("emcaps info"))
 def info() -> None:
     """Print versions, devices, implementations of the routing and the data that is ready."""
     import torch
@@ -270,10 +239,10 @@ def info() -> None:
     for dataset in DATASETS:
         ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
         values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"
-    _console().print(pairs_table(values, "emcaps"))
+    wide_console().print(pairs_table(values, "emcaps"))
 
 
-@app.command(epilog=_examples("emcaps demo --run demo"))
+@app.command(epilog=examples("emcaps demo --run demo"))
 def demo(
     run: Annotated[Path, typer.Option(help="Folder for the demo's data, runs and picture.")] = Path("demo"),
     device: DeviceOption = "auto",
@@ -281,96 +250,12 @@ def demo(
     """Make toys, train a small capsule network and a CNN on them, compare, and draw what the network routes."""
     from emcaps.experiments.demo import run_demo
 
-    with _interruption("what is done is saved, and the same command goes on"):
-        run_demo(run, device, _console())
-
-
-@experiment_app.command(
-    epilog=_examples(
-        "emcaps experiment table2",
-        "emcaps experiment table2 --train --runs runs/table2 --row best-stereo-it2 --seeds 5",
-    )
-)
-def table2(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/table2"),
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
-    rows: Annotated[
-        list[str] | None, typer.Option("--row", help="Only this row, as best-mono-it2; may be repeated.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds to train each row with.", min=1)] = 3,
-    jobs: JobsOption = 1,
-    figure: Annotated[Path | None, typer.Option(help="Draw accuracy over training (Figure 6) to this PNG.")] = None,
-    device: DeviceOption = "auto",
-    folder: FolderOption = None,
-) -> None:
-    """Table 2 of the paper: smallNORB by the small network, beside what others published."""
-    from emcaps.experiments.table2 import ROWS, run_table2
-
-    with _interruption("what is done is saved, and the same command goes on"):
-        run_table2(
-            runs,
-            rows or list(ROWS),
-            range(seeds),
-            _console(),
-            train_first=train,
-            jobs=jobs,
-            device=device,
-            data_folder=folder,
-            figure=figure,
-        )
-
-
-@experiment_app.command(
-    epilog=_examples("emcaps experiment iterations", "emcaps experiment iterations --data toys --runs runs/iterations")
-)
-def iterations(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/three-iterations"),
-    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "smallnorb",
-    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
-    device: DeviceOption = "auto",
-    folder: FolderOption = None,
-) -> None:
-    """Why three iterations learn more slowly than two: train what is missing (minutes on a CPU), measure, draw."""
-    from emcaps.experiments.iterations import run_iterations
-
-    with _interruption("what is done is saved, and the same command goes on"):
-        run_iterations(runs, folder, device, data, _console(), figures)
-
-
-@experiment_app.command(
-    epilog=_examples("emcaps experiment pitfalls --data toys", "emcaps experiment pitfalls --figures docs/images")
-)
-def pitfalls(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/pitfalls"),
-    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
-    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
-    device: DeviceOption = "auto",
-    folder: FolderOption = None,
-) -> None:
-    """What each of the three pitfalls costs: train what is missing (minutes on a CPU), measure, draw."""
-    from emcaps.experiments.pitfalls import run_pitfalls
-
-    with _interruption("what is done is saved, and the same command goes on"):
-        run_pitfalls(runs, folder, device, data, _console(), figures)
-
-
-@experiment_app.command(epilog=_examples("emcaps experiment choices --train --runs runs/choices"))
-def choices(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
-    jobs: JobsOption = 1,
-    device: DeviceOption = "auto",
-    folder: FolderOption = None,
-) -> None:
-    """How the recipe of Table 2 was chosen, on held-out training instances."""
-    from emcaps.experiments.choices import run_choices
-
-    with _interruption("what is done is saved, and the same command goes on"):
-        run_choices(runs, _console(), train_first=train, jobs=jobs, device=device, data_folder=folder)
+    with interruption("what is done is saved, and the same command goes on"):
+        run_demo(run, device, wide_console())
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "emcaps bench",
         "emcaps bench --suite headline --out runs/bench/headline.csv",
         "emcaps bench --network full --batch 16 --batch 64 --iterations 3 --what forward --impl fused",
@@ -438,11 +323,11 @@ def bench(
     from emcaps.bench.run import run_bench
 
     out = out or Path("runs") / "bench" / f"{suite or 'grid'}.csv"
-    with _interruption(f"the rows that are done are in {out}"):
-        run_bench(cases, impls or (), out, _console(), device=device, seconds=seconds, tf32=tf32)
+    with interruption(f"the rows that are done are in {out}"):
+        run_bench(cases, impls or (), out, wide_console(), device=device, seconds=seconds, tf32=tf32)
 
 
-@data_app.command("get", epilog=_examples("emcaps data get", "emcaps data get --from ~/Downloads/smallnorb"))
+@data_app.command("get", epilog=examples("emcaps data get", "emcaps data get --from ~/Downloads/smallnorb"))
 def data_get(
     source: Annotated[
         Path | None, typer.Option("--from", help="Folder that has the six original files already.")
@@ -460,7 +345,7 @@ def data_get(
 
     if source is None:
         source = data_folder(folder) / "smallnorb-originals"
-        with _interruption("the same command goes on"), counting_bar("downloading", "bytes") as on_progress:
+        with interruption("the same command goes on"), counting_bar("downloading", "bytes") as on_progress:
             fetch_smallnorb(source, on_progress)
     with counting_bar("preparing", "images") as on_progress:
         paths = prepare_smallnorb(source, folder, on_progress, verify=not unverified)
@@ -468,7 +353,7 @@ def data_get(
         print(path)
 
 
-@data_app.command("make", epilog=_examples("emcaps data make", "emcaps data make --quick --folder /tmp/toys"))
+@data_app.command("make", epilog=examples("emcaps data make", "emcaps data make --quick --folder /tmp/toys"))
 def data_make(
     quick: Annotated[bool, typer.Option("--quick", help="A small subset, in seconds.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the toys' shapes.")] = 0,
@@ -481,7 +366,7 @@ def data_make(
     from emcaps.data.toy_set import QUICK, WHOLE, write_toys
     from emcaps.report.progress import counting_bar
 
-    with _interruption("nothing was written"), counting_bar("rendering", "toys") as on_progress:
+    with interruption("nothing was written"), counting_bar("rendering", "toys") as on_progress:
         paths = write_toys(
             folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
         )
@@ -489,7 +374,7 @@ def data_make(
         print(path)
 
 
-@data_app.command("show", epilog=_examples("emcaps data show toys --png toys.png"))
+@data_app.command("show", epilog=examples("emcaps data show toys --png toys.png"))
 def data_show(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.", metavar="DATASET")] = "toys",
     png: Annotated[Path | None, typer.Option(help="Draw a contact sheet into this file.")] = None,
@@ -502,18 +387,10 @@ def data_show(
     from emcaps.report.tables import holdings_table
 
     parts = {part: load_prepared(prepared_path(name, part, folder)) for part in ("train", "test")}
-    _console().print(holdings_table(parts, name))
+    wide_console().print(holdings_table(parts, name))
     if png is not None:
         draw_contact_sheet(parts, png)
         print(png)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.width = max(80, console.width)  # tables are made for 80 columns; narrower, they would lose some
-    return console
 
 
 def _assignments(settings: list[str]) -> dict[str, str]:
@@ -550,4 +427,4 @@ def _show_evaluations(evaluations: Any, origin: str) -> None:
 
     for part, result in evaluations.items():
         title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
-        _console().print(confusion_table(result, CATEGORIES, title))
+        wide_console().print(confusion_table(result, CATEGORIES, title))
