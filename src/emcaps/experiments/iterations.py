@@ -17,7 +17,7 @@ from rich.table import Table
 from emcaps.config import RunConfig, preset
 from emcaps.experiments.inside import BATCH, LAYERS, average
 from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
-from emcaps.experiments.rows import run_folder, spread
+from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.report.figures import new_figure
@@ -68,11 +68,7 @@ def run_iterations(
     runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
 ) -> None:
     """Train and measure what is missing in RUNS/VARIANT/seedN, print a table, and draw into `figures`."""
-    measure_missing(
-        {run_folder(runs, name, seed): variant_config(name, seed, dataset) for seed in SEEDS for name in VARIANTS},
-        device,
-        data_folder,
-    )
+    measure_missing(runs, VARIANTS, SEEDS, partial(variant_config, dataset=dataset), device, data_folder)
     found = {variant: read_runs(runs, variant) for variant in VARIANTS}
     console.print(_table(found))
     if figures is not None:

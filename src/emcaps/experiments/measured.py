@@ -8,10 +8,11 @@ failure.json   the step by which the loss or the weights were no longer finite
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from emcaps.config import RunConfig
 from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.splits import load_split
 from emcaps.experiments.inside import BATCH, measure
+from emcaps.experiments.rows import run_folder
 from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.report.progress import training_bar
 from emcaps.train import NotFiniteError, Progress, load_network, train
@@ -44,11 +46,19 @@ def is_complete(folder: Path, config: RunConfig) -> bool:
     return (folder / FAILURE).exists() or ((folder / EVALUATION).exists() and config.train.steps in measured)
 
 
-def measure_missing(configs: Mapping[Path, RunConfig], device: str, data_folder: Path | None) -> None:
-    """Train and measure the runs in these folders, with a bar each, but for those that are complete."""
-    for folder, config in configs.items():
+def measure_missing(
+    runs: Path,
+    names: Iterable[str],
+    seeds: Iterable[int],
+    config_of: Callable[[str, int], RunConfig],
+    device: str,
+    data_folder: Path | None,
+) -> None:
+    """Train and measure what is missing in RUNS/NAME/seedN, with a bar each; `config_of` (name, seed) says how."""
+    for seed, name in itertools.product(seeds, names):
+        folder, config = run_folder(runs, name, seed), config_of(name, seed)
         if not is_complete(folder, config):
-            with training_bar(f"{folder.parent.name}, {folder.name}", config.train.steps) as show:
+            with training_bar(f"{name}, seed {seed}", config.train.steps) as show:
                 train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
 
 

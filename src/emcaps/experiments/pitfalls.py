@@ -19,7 +19,7 @@ from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
 from emcaps.experiments.inside import LAYERS, average
 from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
-from emcaps.experiments.rows import run_folder, spread
+from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn.summary import summarise
@@ -61,11 +61,7 @@ def run_pitfalls(
     runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
 ) -> None:
     """Train and measure what is missing in RUNS/VARIANT/seedN, print tables, and draw into `figures`."""
-    measure_missing(
-        {run_folder(runs, name, seed): variant_config(name, seed, dataset) for seed in SEEDS for name in VARIANTS},
-        device,
-        data_folder,
-    )
+    measure_missing(runs, VARIANTS, SEEDS, partial(variant_config, dataset=dataset), device, data_folder)
     found = read_runs(runs)
     console.print(accuracy_table(found))
     console.print(ratio_table(found))

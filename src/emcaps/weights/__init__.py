@@ -35,7 +35,8 @@ def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
     """A trained network, ready to classify.
 
     >>> network = emcaps.load("small-stereo")
-    >>> network(images).activation.argmax(-1)  # images (B, 2, 32, 32), standardised centre crops
+    >>> crops = emcaps.data.augment.evaluation_crops(images, 32, standardised="crop")[:, 0]  # of uint8 (B, 2, 48, 48)
+    >>> network(crops).activation.argmax(-1)
 
     `name` is that of a network that comes with the package, a run folder or a .safetensors file.
     """
