@@ -24,6 +24,7 @@ LOSSES = ("spread", "margin", "cross_entropy")
 GRAPHS = ("auto", "on", "off")
 AUTOCASTS = ("off", "bfloat16")
 BETAS = ("zero", "half_active")
+POSE_NORMS = ("image", "start")
 DECAYS = ("exponential", "cosine")
 MARGINS = ("sigmoid", "linear")
 
@@ -64,8 +65,11 @@ class NetworkConfig:
     betas: str = "zero"
     """"zero", or "half_active": chosen on the first images so that a parent starts active as often as not."""
     pose_scale: float = 0.0
-    """Above 0, a layer's poses are divided by their root mean square and multiplied by a learned gain that starts
-    here. Beside the variance floor this sets how soft the E-step is."""
+    """Above 0, the poses that a layer reads are multiplied by a learned gain, and start with this root mean square.
+    Beside the variance floor this sets how soft the E-step is."""
+    pose_norm: str = "image"
+    """With pose_scale: "image" divides the poses of each image by their root mean square, always; "start" divides by
+    that of the first images, once, so that images keep what the sizes of their poses tell."""
     class_scale: float = 0.0
     """Where the gain of the poses that the class layer reads starts instead; 0 for pose_scale, like the others."""
     impl: str = "auto"
@@ -103,6 +107,7 @@ class NetworkConfig:
             "network.class_scale needs network.pose_scale, which is off: set both, or neither",
         )
         check_name("start of the betas", self.betas, BETAS)
+        check_name("norm of poses", self.pose_norm, POSE_NORMS)
         check_name("data scaling", self.data_scaling, DATA_SCALINGS)
         check_name("competition", self.competition, COMPETITIONS)
         check_name("implementation", self.impl, IMPLEMENTATIONS)
@@ -132,6 +137,9 @@ class DataConfig:
     contrast_low: float = 0.5
     contrast_high: float = 1.5
     """Training images are stretched about their mean by a factor between these two."""
+    splice: float = 0.0
+    """This share of training images shows, beyond a random line, another instance of the same category: from the same
+    viewpoint, in the same light."""
 
     def __post_init__(self) -> None:
         check_name("dataset", self.dataset, DATASETS)
@@ -151,6 +159,7 @@ class DataConfig:
             (self.contrast_low, self.contrast_high),
             "data.contrast_low and data.contrast_high must be positive, finite and in this order",
         )
+        _require(0 <= self.splice <= 1, self.splice, "data.splice must be a share, 0 to 1")
 
     @property
     def image_channels(self) -> int:

@@ -151,6 +151,10 @@ def test_choices_never_open_the_test_set():
         ("it3-soft-beta-10", "it3-beta-10", SOFT),
         ("it3-class-4-beta-10", "it3-soft-beta-10", {"network.class_scale": 4.0}),
         ("beta-30-long", "beta-30", {"train.steps": 18_000, "train.margin_steps": 9000}),
+        ("mono-background", "background", {"data.view": "mono"}),
+        ("mono-splice", "mono-background", {"data.splice": 0.5}),
+        ("mono-it3-start", "mono-it3-soft", {"network.pose_norm": "start"}),
+        ("mono-it1", "mono-it1-whole", {"data.splice": 0.5}),
     ],
 )
 def test_a_choice_changes_what_its_name_says(variant, base, changes):
@@ -168,7 +172,7 @@ def test_the_best_rows_are_the_recipe_that_was_chosen():
 def test_the_table_of_choices_has_a_line_for_each_variant_that_is_whole():
     found = {name: [] for name in choices.ROWS} | {"crop-fold0": records(90.0), "crop-fold1": records(91.0)}
     console = Console(file=io.StringIO(), width=120)
-    console.print(choices.variant_table(found | {"start-fold0": records(80.0)}))
+    console.print(choices.variant_table(found | {"start-fold0": records(80.0)}, "stereo"))
     text = console.file.getvalue()
     assert re.search(r"crop +90.0 +91.0 +90.5", text)
     assert "start" not in text

@@ -387,7 +387,9 @@ RECIPE = {
     "train.mixup": 0.5,
     "data.max_shift": 4,
     "data.standardise": "crop",
+    "data.splice": 0.5,
     "network.pose_scale": 0.5,
+    "network.pose_norm": "start",
     "network.variance_floor": 1.0,
     "network.betas": "half_active",
 }

@@ -3,20 +3,25 @@ import torch
 
 from emcaps.config import preset
 from emcaps.data.augment import to_tensors
+from emcaps.data.splice import find_counterparts
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_betas
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_from_images
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
 
 
 def make(config):
-    images, labels = to_tensors(pattern_examples((4, 6), views=3, seed=1), config.data.view, CPU)
+    examples = pattern_examples((4, 6), views=3, seed=1)
+    images, labels = to_tensors(examples, config.data.view, CPU)
+    counterparts = find_counterparts(examples, config.data.view, CPU) if config.data.splice else None
     torch.manual_seed(0)
     network = build_network(config.network, config.data.image_channels, config.data.crop)
-    return TrainingStep(network, make_optimiser(network, config.train), images, labels, config, make_sums(CPU))
+    return TrainingStep(
+        network, make_optimiser(network, config.train), images, labels, config, make_sums(CPU), counterparts
+    )
 
 
 def assert_same_state(first, second):
@@ -33,6 +38,15 @@ def test_steps_depend_on_their_number_alone(config):
         disturbed.generator.manual_seed(99)
         disturbed(number)
     assert_same_state(straight, disturbed)
+
+
+def test_a_step_splices_if_the_config_says_so(config):
+    spliced, whole = make(config.override({"data.splice": 1.0})), make(config)
+    spliced(0)
+    whole(0)
+    assert any(not torch.equal(one, other) for one, other in zip(spliced.state(), whole.state(), strict=True))
+    with pytest.raises(ValueError, match=r"data.splice is 1.0, so a step needs counterparts"):
+        TrainingStep(whole.network, whole.optimiser, whole.images, whole.labels, spliced.config, whole.sums)
 
 
 def test_sums_count_steps_losses_and_right_answers(config):
@@ -142,9 +156,9 @@ def test_half_active_betas_are_set_before_the_first_step(config):
     config = config.override({"network.betas": "half_active"})
     step = make(config)
     assert not step.network.conv_caps1.beta_u.any()
-    start_betas(step.network, step.images, config)
+    start_from_images(step.network, step.images, config)
     again = make(config)
-    start_betas(again.network, again.images, config)
+    start_from_images(again.network, again.images, config)
     for layer, other in zip(step.network.routed, again.network.routed, strict=True):
         assert layer.beta_u.any()
         assert torch.equal(layer.beta_u, other.beta_u), "the same seed starts with the same betas"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from emcaps.config import STANDARDS, VIEWS, DataConfig
 from emcaps.data.prepared import Examples
+from emcaps.data.splice import splice
 from emcaps.names import check_name
 
 TEST_SHIFTS = ((0, 0), *((size * y, size * x) for size in (1, 2, 3) for y in (-1, 1) for x in (-1, 1)))
@@ -36,16 +37,23 @@ def to_tensors(examples: Examples, view: str, device: str | torch.device) -> tup
     return images, labels
 
 
-def augment(images: Tensor, config: DataConfig, generator: torch.Generator) -> Tensor:
-    """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, crop, brightness, contrast.
+def augment(
+    images: Tensor, config: DataConfig, generator: torch.Generator, counterparts: Tensor | None = None
+) -> Tensor:
+    """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, splice, crop, brightness, contrast.
 
-    With config.standardise "crop" the first two change places; with "background" grey is measured from the background
-    instead of standardised.
+    With config.standardise "crop" standardising comes after cropping; with "background" grey is measured from the
+    background instead of standardised. Images are spliced with their `counterparts`, uint8 too, if there are any.
     """
-    if config.standardise == "crop":
-        crops = standardise(random_crop(images, config.crop, generator, config.max_shift))
-    else:
-        crops = random_crop(_WHOLE[config.standardise](images), config.crop, generator, config.max_shift)
+    whole = _WHOLE.get(config.standardise)
+    if whole is not None:
+        images = whole(images)
+        counterparts = None if counterparts is None else whole(counterparts)
+    if counterparts is not None:
+        images = splice(images, counterparts, config.splice, generator)
+    crops = random_crop(images, config.crop, generator, config.max_shift)
+    if whole is None:
+        crops = standardise(crops)
     crops = random_brightness(crops, config.brightness, generator)
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
 

@@ -20,11 +20,10 @@ from emcaps.experiments.table2 import SOFT
 from emcaps.report.tables import plain_table
 
 STEPS = 9000
-FOLDS = (0, 1)
+FOLDS = {"stereo": (0, 1), "mono": (0, 1, 4)}
 START: dict[str, Any] = {
     "data.dataset": "smallnorb",
     "data.split": "validation",
-    "data.view": "stereo",
     "train.steps": STEPS,
     "train.decay": "cosine",
     "train.warmup_steps": 200,
@@ -48,7 +47,20 @@ CROP: dict[str, Any] = NEAR | {
     "data.contrast_high": 1.0,
 }
 CLASS_4: dict[str, Any] = {"network.class_scale": 4.0}
-VARIANTS: dict[str, dict[str, Any]] = {
+BACKGROUND: dict[str, Any] = CROP | {
+    "data.standardise": "background",
+    "train.learning_rate": 6e-3,
+    "train.beta_rate": 30.0,
+}
+SPLICE: dict[str, Any] = BACKGROUND | {"data.splice": 0.5}
+SOFT_START: dict[str, Any] = SOFT | {"network.iterations": 3, "network.pose_norm": "start"}
+ONE: dict[str, Any] = {
+    "network.iterations": 1,
+    "network.final_lambda": 5.0,
+    "train.beta_rate": 3.0,
+    "train.mixup": 0.0,
+}
+STEREO: dict[str, dict[str, Any]] = {
     "start": {},
     "near": NEAR,
     "crop": CROP,
@@ -57,6 +69,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "beta-100": CROP | {"train.beta_rate": 100.0},
     "beta-30-batch-32": CROP | {"train.beta_rate": 30.0, "train.batch_size": 32} | _steps(2 * STEPS),
     "beta-30-long": CROP | {"train.beta_rate": 30.0} | _steps(2 * STEPS),
+    "background": BACKGROUND,
+    "splice": SPLICE,
     "it3": CROP | {"network.iterations": 3},
     "it3-beta-10": CROP | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-beta-30": CROP | {"network.iterations": 3, "train.beta_rate": 30.0},
@@ -64,15 +78,37 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "it3-soft-beta-30": CROP | SOFT | {"network.iterations": 3, "train.beta_rate": 30.0},
     "it3-class-4-beta-10": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-class-4-beta-30": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 30.0},
+    "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
     "it1-beta-30": CROP | {"network.iterations": 1, "train.beta_rate": 30.0},
     "it1-beta-30-alone": CROP | {"network.iterations": 1, "train.beta_rate": 30.0, "train.mixup": 0.0},
     "it1-alone": CROP | {"network.iterations": 1, "train.mixup": 0.0},
 }
+MONO: dict[str, dict[str, Any]] = {
+    "background": BACKGROUND,
+    "splice": SPLICE,
+    "splice-all": SPLICE | {"data.splice": 1.0},
+    "splice-lambda-2": SPLICE | {"network.final_lambda": 2.0},
+    "it3-soft": SPLICE | SOFT | {"network.iterations": 3, "train.beta_rate": 10.0},
+    "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
+    "it3-start-beta-30": SPLICE | SOFT_START,
+    "it1-whole": BACKGROUND | ONE,
+    "it1": SPLICE | ONE,
+    "it1-mixup": SPLICE | ONE | {"train.mixup": 0.5},
+    "it1-lambda-10": SPLICE | ONE | {"network.final_lambda": 10.0},
+}
+VARIANTS = {"stereo": STEREO, "mono": MONO}
 """What each changes against the first; the next always builds on what was good before it."""
+
+
+def row_name(view: str, variant: str, fold: int) -> str:
+    return f"{variant}-fold{fold}" if view == "stereo" else f"{view}-{variant}-fold{fold}"
+
+
 ROWS: dict[str, RunConfig] = {
-    f"{variant}-fold{fold}": preset("small").override(START | changes | {"data.fold": fold})
-    for variant, changes in VARIANTS.items()
-    for fold in FOLDS
+    row_name(view, variant, fold): preset("small").override(START | changes | {"data.view": view, "data.fold": fold})
+    for view, variants in VARIANTS.items()
+    for variant, changes in variants.items()
+    for fold in FOLDS[view]
 }
 
 
@@ -83,32 +119,40 @@ def run_choices(
     if train_first:
         train_missing(ROWS, list(ROWS), (0,), runs, jobs=jobs, device=device, data_folder=data_folder)
     found = finished(ROWS, list(ROWS), runs)
-    console.print(variant_table(found))
-    print(markdown_table(found))
+    for view in VARIANTS:
+        console.print(variant_table(found, view))
+    print(*(markdown_table(found, view) for view in VARIANTS), sep="\n\n")
 
 
-def variant_table(found: Mapping[str, Sequence[Record]]) -> Table:
-    table = plain_table("Small network, stereo: % right of the held-out instances, last step")
+def variant_table(found: Mapping[str, Sequence[Record]], view: str) -> Table:
+    table = plain_table(f"Small network, {view}: % right of the held-out instances, last step")
     table.add_column("variant")
-    for column in (*(f"fold {fold}" for fold in FOLDS), "mean"):
+    for column in (*(f"fold {fold}" for fold in FOLDS[view]), "mean"):
         table.add_column(column, justify="right")
-    for variant, accuracies in _accuracies(found).items():
+    for variant, accuracies in _accuracies(found, view).items():
         table.add_row(variant, *(f"{value:.1f}" for value in (*accuracies, statistics.mean(accuracies))))
     return table
 
 
-def markdown_table(found: Mapping[str, Sequence[Record]], link: str = "../results/choices/") -> str:
+def markdown_table(found: Mapping[str, Sequence[Record]], view: str, link: str = "../results/choices/") -> str:
     """The same for a page, with links to the runs."""
-    lines = [f"| variant | {' | '.join(f'fold {fold}, %' for fold in FOLDS)} | mean, % |", "|---|--:|--:|--:|"]
-    for variant, accuracies in _accuracies(found).items():
-        cells = [f"[{value:.1f}]({link}{variant}-fold{fold})" for fold, value in zip(FOLDS, accuracies, strict=True)]
+    folds = FOLDS[view]
+    lines = [
+        f"| {view} | {' | '.join(f'fold {fold}, %' for fold in folds)} | mean, % |",
+        f"|---|{'--:|' * len(folds)}--:|",
+    ]
+    for variant, accuracies in _accuracies(found, view).items():
+        cells = [
+            f"[{value:.1f}]({link}{row_name(view, variant, fold)})"
+            for fold, value in zip(folds, accuracies, strict=True)
+        ]
         lines.append(f"| {variant} | {' | '.join(cells)} | {statistics.mean(accuracies):.1f} |")
     return "\n".join(lines)
 
 
-def _accuracies(found: Mapping[str, Sequence[Record]]) -> dict[str, list[float]]:
+def _accuracies(found: Mapping[str, Sequence[Record]], view: str) -> dict[str, list[float]]:
     """By variant, a mean over seeds for each fold; without those that were not run on every fold."""
-    each = {variant: [found[f"{variant}-fold{fold}"] for fold in FOLDS] for variant in VARIANTS}
+    each = {variant: [found[row_name(view, variant, fold)] for fold in FOLDS[view]] for variant in VARIANTS[view]}
     return {
         variant: [statistics.mean(record.accuracy for record in records) for records in folds]
         for variant, folds in each.items()

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
+from emcaps.data.splice import Counterparts
 from emcaps.train.randomness import default_cuda_generator
 from emcaps.train.step import TrainingStep, make_sums
 
@@ -37,13 +38,17 @@ def make_step(
     labels: Tensor,
     config: RunConfig,
     sums: dict[str, Tensor] | None = None,
+    counterparts: Counterparts | None = None,
 ) -> TrainingStep | GraphedStep:
     """A callable that takes a step's number and does that step, as a CUDA graph if `config.train.graph` says so.
 
     Nothing is trained yet: warm-up and capture leave network, optimiser and sums as they were. Without `sums`, which
-    are added to at each step, it makes its own. Capture under the settings (torch.backends) that steps shall run with.
+    are added to at each step, it makes its own; `counterparts` are for data.splice. Capture under the settings
+    (torch.backends) that steps shall run with.
     """
-    step = TrainingStep(network, optimiser, images, labels, config, make_sums(images.device) if sums is None else sums)
+    if sums is None:
+        sums = make_sums(images.device)
+    step = TrainingStep(network, optimiser, images, labels, config, sums, counterparts)
     if not wants_graph(config.train.graph, images.device):
         return step
     try:

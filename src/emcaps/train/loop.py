@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import to_tensors
 from emcaps.data.prepared import fingerprint
+from emcaps.data.splice import find_counterparts
 from emcaps.data.splits import load_split
 from emcaps.nn import build_network
 from emcaps.routing.dispatch import choose_implementation
@@ -26,7 +27,7 @@ from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import seed_for
-from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_betas
+from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_from_images
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -70,6 +71,7 @@ def train(
     wants_graph(config.train.graph, place)
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
+    counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume:
         folders.read_config(folder)  # before the lock, which would make a folder where there is none
@@ -87,7 +89,7 @@ def train(
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
         if saved is None:
-            start_betas(network, images, config)
+            start_from_images(network, images, config)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:
@@ -102,7 +104,7 @@ def train(
         def seconds() -> float:
             return seconds_before + time.perf_counter() - started
 
-        advance = make_step(network, optimiser, images, labels, config, sums)
+        advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
         def save(step: int) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
+from emcaps.data.splice import Counterparts
 from emcaps.nn import MatrixCapsNet, cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train.evaluate import class_scores
@@ -55,16 +56,16 @@ def make_sums(device: torch.device) -> dict[str, Tensor]:
 
 
 STARTING_IMAGES = 32
-"""How many images the starting betas are chosen on, if the config asks for that."""
+"""How many images starting gains and betas are chosen on."""
 
 
-def start_betas(network: nn.Module, images: Tensor, config: RunConfig) -> None:
-    """Give a new capsule network the starting betas that its config asks for."""
-    if not isinstance(network, MatrixCapsNet) or config.network.betas == "zero":
+def start_from_images(network: nn.Module, images: Tensor, config: RunConfig) -> None:
+    """Give a new capsule network the gains and betas that its config wants chosen on the first images, if any."""
+    if not isinstance(network, MatrixCapsNet):
         return
     chosen = ExampleOrder(len(images), STARTING_IMAGES, config.train.seed, images.device).batch(0)
     generator = torch.Generator(images.device).manual_seed(seed_for(config.train.seed, "start"))
-    network.start_half_active(augment(images[chosen], config.data, generator))
+    network.start_from_images(augment(images[chosen], config.data, generator))
 
 
 class TrainingStep:
@@ -78,10 +79,16 @@ class TrainingStep:
         labels: Tensor,
         config: RunConfig,
         sums: dict[str, Tensor],
+        counterparts: Counterparts | None = None,
     ) -> None:
+        if config.data.splice and counterparts is None:
+            raise ValueError(
+                f"data.splice is {config.data.splice}, so a step needs counterparts: give it those of find_counterparts"
+            )
         device = images.device
         self.network, self.optimiser, self.config, self.sums = network, optimiser, config, sums
         self.images, self.labels = images, labels
+        self.counterparts = counterparts if config.data.splice else None
         self.order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, device)
         self.generator = torch.Generator(device)
         self.examples = torch.zeros(config.train.batch_size, dtype=torch.int64, device=device)
@@ -106,7 +113,10 @@ class TrainingStep:
     def work(self) -> None:
         """Update the network from the examples in place, and add to the sums."""
         labels = self.labels[self.examples]
-        crops = augment(self.images[self.examples], self.config.data, self.generator)
+        others = None
+        if self.counterparts is not None:
+            others = self.images[self.counterparts.draw(self.examples, self.generator)]
+        crops = augment(self.images[self.examples], self.config.data, self.generator, others)
         share = None
         if self.config.train.mixup:
             crops, share = mix(crops, self.config.train.mixup, self.generator)

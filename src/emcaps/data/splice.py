@@ -1,0 +1,71 @@
+"""Spliced training images: beyond a random line they show another instance of their category.
+
+A network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the same
+viewpoint in the same light, is a car that it has not seen; so is every other pair, along every line.
+
+Dims: N images, C channels, H and W the side of the images.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emcaps.data.prepared import Examples
+
+FARTHEST = 1 / 6
+"""How far from the centre a line may pass, as a share of the image's side."""
+
+
+class Counterparts(NamedTuple):
+    """For every example, those of the same category, viewpoint, light and camera; itself among them."""
+
+    grouped: Tensor
+    """int64 (N,): the examples, group after group."""
+    first: Tensor
+    """int64 (N,): where in `grouped` the group of each example begins."""
+    size: Tensor
+    """int64 (N,): how many are in it."""
+
+    def draw(self, examples: Tensor, generator: torch.Generator) -> Tensor:
+        """One counterpart of each of these examples, all equally likely."""
+        size = self.size[examples]
+        drawn = torch.rand(len(examples), generator=generator, device=examples.device)
+        number = torch.minimum((drawn * size).long(), size - 1)  # a product may round up to the size itself
+        return self.grouped[self.first[examples] + number]
+
+
+def find_counterparts(examples: Examples, view: str, device: str | torch.device) -> Counterparts:
+    """Of the examples as `to_tensors` numbers them: "mono" has each camera by itself."""
+    seen = np.stack([examples.category, examples.elevation, examples.azimuth, examples.lighting])
+    _, group = np.unique(seen, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    if view == "mono":
+        group = (2 * group[:, None] + np.arange(2)).reshape(-1)
+    sizes = np.bincount(group)
+    if sizes.max() < 2:
+        raise ValueError(
+            "data.splice needs several instances of a category at one viewpoint in one light, and the training "
+            "examples have one each: set data.splice=0"
+        )
+    first = np.cumsum(sizes) - sizes
+    arrays = np.argsort(group, kind="stable"), first[group], sizes[group]
+    return Counterparts(*(torch.from_numpy(array.astype(np.int64)).to(device) for array in arrays))
+
+
+def splice(images: Tensor, others: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """A `share` of the images (N, C, H, W), each with one side of a random line from its partner in `others`."""
+    count, _, height, width = images.shape
+
+    def drawn() -> Tensor:
+        return torch.rand((count, 1, 1), generator=generator, device=images.device)
+
+    chosen, angle = drawn() < share, 2 * math.pi * drawn()
+    distance = FARTHEST * min(height, width) * (2 * drawn() - 1)
+    down, across = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
+    beyond = down[:, None] * angle.sin() + across * angle.cos() > distance
+    return torch.where((chosen & beyond)[:, None], others, images)
