@@ -53,6 +53,8 @@ BACKGROUND: dict[str, Any] = CROP | {
     "train.beta_rate": 30.0,
 }
 SPLICE: dict[str, Any] = BACKGROUND | {"data.splice": 0.5}
+CROP_SPLICE: dict[str, Any] = CROP | {"train.beta_rate": 30.0, "data.splice": 0.5}
+SLOWER: dict[str, Any] = {"network.iterations": 3, "train.beta_rate": 10.0}
 SOFT_START: dict[str, Any] = SOFT | {"network.iterations": 3, "network.pose_norm": "start"}
 ONE: dict[str, Any] = {
     "network.iterations": 1,
@@ -71,6 +73,8 @@ STEREO: dict[str, dict[str, Any]] = {
     "beta-30-long": CROP | {"train.beta_rate": 30.0} | _steps(2 * STEPS),
     "background": BACKGROUND,
     "splice": SPLICE,
+    "crop-splice": CROP_SPLICE,
+    "crop-splice-rate": CROP_SPLICE | {"train.learning_rate": 6e-3},
     "it3": CROP | {"network.iterations": 3},
     "it3-beta-10": CROP | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-beta-30": CROP | {"network.iterations": 3, "train.beta_rate": 30.0},
@@ -78,6 +82,8 @@ STEREO: dict[str, dict[str, Any]] = {
     "it3-soft-beta-30": CROP | SOFT | {"network.iterations": 3, "train.beta_rate": 30.0},
     "it3-class-4-beta-10": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-class-4-beta-30": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 30.0},
+    "it3-crop-splice": CROP_SPLICE | SOFT | SLOWER,
+    "it3-crop-splice-rate": CROP_SPLICE | SOFT | SLOWER | {"train.learning_rate": 6e-3},
     "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
     "it1-beta-30": CROP | {"network.iterations": 1, "train.beta_rate": 30.0},
     "it1-beta-30-alone": CROP | {"network.iterations": 1, "train.beta_rate": 30.0, "train.mixup": 0.0},
@@ -87,6 +93,7 @@ MONO: dict[str, dict[str, Any]] = {
     "background": BACKGROUND,
     "splice": SPLICE,
     "splice-all": SPLICE | {"data.splice": 1.0},
+    "splice-long": SPLICE | _steps(2 * STEPS),
     "splice-lambda-2": SPLICE | {"network.final_lambda": 2.0},
     "it3-soft": SPLICE | SOFT | {"network.iterations": 3, "train.beta_rate": 10.0},
     "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
