@@ -24,7 +24,6 @@ LOSSES = ("spread", "margin", "cross_entropy")
 GRAPHS = ("auto", "on", "off")
 AUTOCASTS = ("off", "bfloat16")
 BETAS = ("zero", "half_active")
-POSE_NORMS = ("image", "start")
 DECAYS = ("exponential", "cosine")
 MARGINS = ("sigmoid", "linear")
 
@@ -65,11 +64,8 @@ class NetworkConfig:
     betas: str = "zero"
     """"zero", or "half_active": chosen on the first images so that a parent starts active as often as not."""
     pose_scale: float = 0.0
-    """Above 0, the poses that a layer reads are multiplied by a learned gain, and start with this root mean square.
-    Beside the variance floor this sets how soft the E-step is."""
-    pose_norm: str = "image"
-    """With pose_scale: "image" divides the poses of each image by their root mean square, always; "start" divides by
-    that of the first images, once, so that images keep what the sizes of their poses tell."""
+    """Above 0, a layer's poses are divided by their root mean square and multiplied by a learned gain that starts
+    here. Beside the variance floor this sets how soft the E-step is."""
     class_scale: float = 0.0
     """Where the gain of the poses that the class layer reads starts instead; 0 for pose_scale, like the others."""
     impl: str = "auto"
@@ -107,7 +103,6 @@ class NetworkConfig:
             "network.class_scale needs network.pose_scale, which is off: set both, or neither",
         )
         check_name("start of the betas", self.betas, BETAS)
-        check_name("norm of poses", self.pose_norm, POSE_NORMS)
         check_name("data scaling", self.data_scaling, DATA_SCALINGS)
         check_name("competition", self.competition, COMPETITIONS)
         check_name("implementation", self.impl, IMPLEMENTATIONS)

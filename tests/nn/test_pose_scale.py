@@ -56,34 +56,10 @@ def test_without_a_scale_there_is_no_gain_and_poses_pass_unchanged() -> None:
     assert not hasattr(net, "pose_gain")
 
 
-def test_a_norm_at_the_start_gives_the_first_images_the_scale_and_keeps_sizes_apart() -> None:
-    net = network(pose_scale=0.5, class_scale=2.0, pose_norm="start")
-    net.start_from_images(images(8))
-    capsules = net._primary(images(8))
-    for number, (layer, scale) in enumerate(zip(net.routed, (0.5, 0.5, 2.0), strict=True)):
-        scaled = net._scaled(capsules, number)
-        torch.testing.assert_close(scaled.pose.square().mean().sqrt(), torch.tensor(scale), rtol=1e-4, atol=0)
-        double = net._scaled(RoutingOutput(2 * capsules.pose, capsules.activation), number)
-        torch.testing.assert_close(double.pose, 2 * scaled.pose)
-        capsules = layer(scaled)
-    assert not any(layer.beta_u.any() for layer in net.routed), "the betas were not asked for"
-    net(images()).activation.square().sum().backward()
-    assert (net.pose_gain.grad != 0).all()
-
-
-def test_images_change_nothing_that_the_config_does_not_want_chosen() -> None:
-    for changes in ({}, {"pose_scale": 0.5}):
-        net, untouched = network(**changes), network(**changes)
-        net.start_from_images(images())
-        for value, before in zip(net.parameters(), untouched.parameters(), strict=True):
-            assert torch.equal(value, before)
-
-
-@pytest.mark.parametrize("norm", ["image", "start"])
 @pytest.mark.parametrize("scale", [0.0, 0.5])
-def test_half_active_centres_every_layer_s_logits(scale: float, norm: str) -> None:
-    net = network(pose_scale=scale, pose_norm=norm, betas="half_active")
-    net.start_from_images(images(8))
+def test_half_active_centres_every_layer_s_logits(scale: float) -> None:
+    net = network(pose_scale=scale, betas="half_active")
+    net.start_half_active(images(8))
     for layer, trace in zip(net.routed, net.trace(images(8))[1:], strict=True):
         logit = torch.logit(trace[-1].activation.double())
         assert abs(logit.mean()) < 0.02 + 0.05 * logit.std(), "an active parent is as likely as an inactive one"

@@ -389,7 +389,6 @@ RECIPE = {
     "data.standardise": "crop",
     "data.splice": 0.5,
     "network.pose_scale": 0.5,
-    "network.pose_norm": "start",
     "network.variance_floor": 1.0,
     "network.betas": "half_active",
 }

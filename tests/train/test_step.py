@@ -7,7 +7,7 @@ from emcaps.data.splice import find_counterparts
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_from_images
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_betas
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -156,9 +156,9 @@ def test_half_active_betas_are_set_before_the_first_step(config):
     config = config.override({"network.betas": "half_active"})
     step = make(config)
     assert not step.network.conv_caps1.beta_u.any()
-    start_from_images(step.network, step.images, config)
+    start_betas(step.network, step.images, config)
     again = make(config)
-    start_from_images(again.network, again.images, config)
+    start_betas(again.network, again.images, config)
     for layer, other in zip(step.network.routed, again.network.routed, strict=True):
         assert layer.beta_u.any()
         assert torch.equal(layer.beta_u, other.beta_u), "the same seed starts with the same betas"

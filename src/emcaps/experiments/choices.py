@@ -55,7 +55,6 @@ BACKGROUND: dict[str, Any] = CROP | {
 SPLICE: dict[str, Any] = BACKGROUND | {"data.splice": 0.5}
 CROP_SPLICE: dict[str, Any] = CROP | {"train.beta_rate": 30.0, "data.splice": 0.5}
 SLOWER: dict[str, Any] = {"network.iterations": 3, "train.beta_rate": 10.0}
-SOFT_START: dict[str, Any] = SOFT | {"network.iterations": 3, "network.pose_norm": "start"}
 ONE: dict[str, Any] = {
     "network.iterations": 1,
     "network.final_lambda": 5.0,
@@ -84,7 +83,6 @@ STEREO: dict[str, dict[str, Any]] = {
     "it3-class-4-beta-30": CROP | SOFT | CLASS_4 | {"network.iterations": 3, "train.beta_rate": 30.0},
     "it3-crop-splice": CROP_SPLICE | SOFT | SLOWER,
     "it3-crop-splice-rate": CROP_SPLICE | SOFT | SLOWER | {"train.learning_rate": 6e-3},
-    "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
     "it1-beta-30": CROP | {"network.iterations": 1, "train.beta_rate": 30.0},
     "it1-beta-30-alone": CROP | {"network.iterations": 1, "train.beta_rate": 30.0, "train.mixup": 0.0},
     "it1-alone": CROP | {"network.iterations": 1, "train.mixup": 0.0},
@@ -96,8 +94,6 @@ MONO: dict[str, dict[str, Any]] = {
     "splice-long": SPLICE | _steps(2 * STEPS),
     "splice-lambda-2": SPLICE | {"network.final_lambda": 2.0},
     "it3-soft": SPLICE | SOFT | {"network.iterations": 3, "train.beta_rate": 10.0},
-    "it3-start": SPLICE | SOFT_START | {"train.beta_rate": 10.0},
-    "it3-start-beta-30": SPLICE | SOFT_START,
     "it1-whole": BACKGROUND | ONE,
     "it1": SPLICE | ONE,
     "it1-mixup": SPLICE | ONE | {"train.mixup": 0.5},

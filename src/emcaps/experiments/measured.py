@@ -29,7 +29,7 @@ from emcaps.report.progress import training_bar
 from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.randomness import seed_for
 from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
-from emcaps.train.step import margin_of, start_from_images
+from emcaps.train.step import margin_of, start_betas
 
 ROUTING, FAILURE = "routing.json", "failure.json"
 BATCHES = 4
@@ -109,7 +109,7 @@ def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop)
-    start_from_images(network, images, config)
+    start_betas(network, images, config)
     return network
 
 

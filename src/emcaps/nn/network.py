@@ -16,9 +16,6 @@ from emcaps.nn.baseline import BaselineCNN
 from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
-SMALL = 1e-6
-"""Added to a mean square that is divided by: poses may be all zero."""
-
 
 class NetworkTrace(NamedTuple):
     """What every capsule layer did with a batch of images."""
@@ -83,23 +80,19 @@ class MatrixCapsNet(nn.Module):
         return NetworkTrace(primary, *traces)
 
     @torch.no_grad()
-    def start_from_images(self, images: Tensor) -> None:
-        """Choose on these images, layer by layer, what the config wants chosen before training.
+    def start_half_active(self, images: Tensor) -> None:
+        """Set the betas so that, layer by layer, these images' parents have a mean cost of beta_a: half are active.
 
-        With pose_norm "start": the gains, so that poses have a root mean square of pose_scale. With betas
-        "half_active": the betas, so that the mean cost of parents is beta_a, and half of them are active.
+        beta_u takes away the mean of 1/2 log variance, so that a parent's cost tells how tight its votes are, not how
+        large they are. Activations change the assignments and so the variances, hence the few rounds.
         """
-        by_gain = bool(self.config.pose_scale) and self.config.pose_norm == "start"
-        half_active = self.config.betas == "half_active"
-        if not by_gain and not half_active:
-            return
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
-            if by_gain:
-                self.pose_gain[number] /= (capsules.pose.square().mean() + SMALL).sqrt()
             capsules = self._scaled(capsules, number)
-            if half_active:
-                _start_half_active(layer, capsules)
+            for _ in range(3):
+                layer.beta_u.fill_(-0.5 * layer.trace(capsules)[-1].variance.log().mean())
+                layer.beta_a.zero_()
+                layer.beta_a.fill_(layer.trace(capsules)[-1].cost.mean())
             capsules = layer(capsules)
 
     def _primary(self, images: Tensor) -> RoutingOutput:
@@ -111,21 +104,9 @@ class MatrixCapsNet(nn.Module):
         """The capsules with the poses that routed layer `number` reads."""
         if not self.config.pose_scale:
             return capsules
-        pose, gain = capsules.pose, self.pose_gain[number]
-        if self.config.pose_norm == "image":
-            gain = gain / (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + SMALL).sqrt()
-        return RoutingOutput(pose * gain, capsules.activation)
-
-
-def _start_half_active(layer: ConvCaps | ClassCaps, capsules: RoutingOutput) -> None:
-    """beta_u takes away the mean of 1/2 log variance: a parent's cost tells how tight its votes are, not how large.
-
-    Activations change the assignments and so the variances, hence the few rounds.
-    """
-    for _ in range(3):
-        layer.beta_u.fill_(-0.5 * layer.trace(capsules)[-1].variance.log().mean())
-        layer.beta_a.zero_()
-        layer.beta_a.fill_(layer.trace(capsules)[-1].cost.mean())
+        pose = capsules.pose
+        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # of poses all zero: not zero
+        return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 
 def check_images(images: Tensor, channels: int, smallest: int) -> None:

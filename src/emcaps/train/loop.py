@@ -27,7 +27,7 @@ from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import seed_for
-from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_from_images
+from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_betas
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -89,7 +89,7 @@ def train(
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
         if saved is None:
-            start_from_images(network, images, config)
+            start_betas(network, images, config)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:

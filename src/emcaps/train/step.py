@@ -56,16 +56,16 @@ def make_sums(device: torch.device) -> dict[str, Tensor]:
 
 
 STARTING_IMAGES = 32
-"""How many images starting gains and betas are chosen on."""
+"""How many images the starting betas are chosen on, if the config asks for that."""
 
 
-def start_from_images(network: nn.Module, images: Tensor, config: RunConfig) -> None:
-    """Give a new capsule network the gains and betas that its config wants chosen on the first images, if any."""
-    if not isinstance(network, MatrixCapsNet):
+def start_betas(network: nn.Module, images: Tensor, config: RunConfig) -> None:
+    """Give a new capsule network the starting betas that its config asks for."""
+    if not isinstance(network, MatrixCapsNet) or config.network.betas == "zero":
         return
     chosen = ExampleOrder(len(images), STARTING_IMAGES, config.train.seed, images.device).batch(0)
     generator = torch.Generator(images.device).manual_seed(seed_for(config.train.seed, "start"))
-    network.start_from_images(augment(images[chosen], config.data, generator))
+    network.start_half_active(augment(images[chosen], config.data, generator))
 
 
 class TrainingStep:
