@@ -11,7 +11,7 @@ import pytest
 
 from emcaps.experiments import choices, pitfalls, table2
 from emcaps.experiments.iterations import VARIANTS, read_runs
-from emcaps.experiments.rows import finished, spread
+from emcaps.experiments.rows import finished, mean_and_spread, read_records, spread
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,16 +61,25 @@ def test_table_2_is_what_the_recorded_runs_say():
 
 def test_the_table_of_choices_is_what_the_recorded_runs_say():
     found = finished(choices.ROWS, list(choices.ROWS), ROOT / "results/choices")
-    assert choices.markdown_table(found) in (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+    for view in choices.VARIANTS:
+        assert choices.markdown_table(found, view) in (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
 
 
 def test_figures_that_link_to_a_choice_are_its_own():
     page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
     links = re.findall(r"\[([\d.]+)\]\(\.\./(results/choices/[^)]+)\)", page)
-    assert len(links) == 20
+    assert len(links) == 30
     for accuracy, folder in links:
         evaluation = json.loads((ROOT / folder / "seed0/evaluation.json").read_text())
         assert f"{100 * evaluation['test']['accuracy']:.1f}" == accuracy, folder
+
+
+def test_figures_that_link_to_a_row_of_table_2_are_its_own():
+    page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
+    links = re.findall(r"\[([\d.]+ ± [\d.]+)\]\(\.\./results/table2/([^)]+)\)", page)
+    assert len(links) == 6
+    for figure, row in links:
+        assert mean_and_spread(read_records(table2.ROWS, row, ROOT / "results/table2")) == figure, row
 
 
 def test_every_link_of_the_other_pages_leads_somewhere():

@@ -8,6 +8,7 @@ import torch
 
 import emcaps
 from emcaps.config import RunConfig
+from emcaps.data.augment import evaluation_crops
 from emcaps.experiments.table2 import TRAINING_IMAGES
 from emcaps.nn.summary import count_parameters
 from emcaps.train.checkpoint import load as load_file
@@ -60,6 +61,20 @@ def test_a_cpu_counts_the_same_answers_as_the_gpu(name):
     on_cpu = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())
     on_gpu = json.loads((ROOT / RUNS[name] / "evaluation.json").read_text())
     assert on_cpu["test"] == on_gpu["test"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_crops_are_prepared_as_in_training(name):
+    config = load_file(find_weights(name)).config.data
+    images = torch.randint(256, (3, config.image_channels, 48, 48), dtype=torch.uint8)
+    crops = emcaps.crops_for(name, images)
+    assert torch.equal(crops, evaluation_crops(images, 32, 1, config.standardise)[:, 0])
+    with pytest.raises(ValueError, match=rf"must be uint8 \(B, {config.image_channels}, H, W\).* not torch.float32"):
+        emcaps.crops_for(name, images / 255)
+
+
+def test_shipped_networks_differ_in_what_they_read():
+    assert {load_file(find_weights(name)).config.data.standardise for name in SHIPPED} == {"crop", "background"}
 
 
 def test_an_unknown_name_gets_the_nearest_one():

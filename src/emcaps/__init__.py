@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         conv_routing_trace,
         spatial_routing_map,
     )
-    from emcaps.weights import load
+    from emcaps.weights import crops_for, load
 
 __version__ = "0.1.0"
 
@@ -35,14 +35,15 @@ __all__ = [
     "class_routing_trace",
     "conv_routing",
     "conv_routing_trace",
+    "crops_for",
     "load",
     "spatial_routing_map",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":
-        return importlib.import_module("emcaps.weights").load
+    if name in ("crops_for", "load"):
+        return getattr(importlib.import_module("emcaps.weights"), name)
     if name in __all__:
         return getattr(importlib.import_module("emcaps.routing"), name)
     raise AttributeError(f"module 'emcaps' has no attribute {name!r}")

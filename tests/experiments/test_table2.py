@@ -178,10 +178,18 @@ def test_the_best_rows_are_the_recipe_that_was_chosen(row, choice):
     assert 2 * best.train.margin_steps == best.train.steps, "the margin rises in the first half, as it did"
 
 
-def test_the_table_of_choices_has_a_line_for_each_variant_that_is_whole():
-    found = {name: [] for name in choices.ROWS} | {"crop-fold0": records(90.0), "crop-fold1": records(91.0)}
+def test_the_table_of_choices_shows_what_was_run():
+    nothing = {name: [] for name in choices.ROWS}
+    found = nothing | {
+        "crop-fold0": records(90.0),
+        "crop-fold1": records(91.0),
+        "beta-10-fold0": records(80.0),
+        "mono-it1-fold0": records(70.0),
+    }
     console = Console(file=io.StringIO(), width=120)
-    console.print(choices.variant_table(found | {"start-fold0": records(80.0)}, "stereo"))
+    console.print(choices.variant_table(found, "stereo"))
     text = console.file.getvalue()
     assert re.search(r"crop +90.0 +91.0 +90.5", text)
-    assert "start" not in text
+    assert re.search(r"beta-10 +80.0 +- +- ", text), "no mean over some of the folds"
+    assert "beta-30" not in text
+    assert "| it1 | [70.0](../results/choices/mono-it1-fold0) | - | - | - |" in choices.markdown_table(found, "mono")

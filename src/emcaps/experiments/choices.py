@@ -39,8 +39,9 @@ def _steps(number: int) -> dict[str, Any]:
     return {"train.steps": number, "train.margin_steps": number // 2}
 
 
-NEAR: dict[str, Any] = {"data.max_shift": 4, "train.mixup": 0.5}
-CROP: dict[str, Any] = NEAR | {
+CROP: dict[str, Any] = {
+    "data.max_shift": 4,
+    "train.mixup": 0.5,
     "data.standardise": "crop",
     "data.brightness": 0.0,
     "data.contrast_low": 1.0,
@@ -62,8 +63,6 @@ ONE: dict[str, Any] = {
     "train.mixup": 0.0,
 }
 STEREO: dict[str, dict[str, Any]] = {
-    "start": {},
-    "near": NEAR,
     "crop": CROP,
     "beta-10": CROP | {"train.beta_rate": 10.0},
     "beta-30": CROP | {"train.beta_rate": 30.0},
@@ -84,8 +83,6 @@ STEREO: dict[str, dict[str, Any]] = {
     "it3-crop-splice": CROP_SPLICE | SOFT | SLOWER,
     "it3-crop-splice-rate": CROP_SPLICE | SOFT | SLOWER | {"train.learning_rate": 6e-3},
     "it1-beta-30": CROP | {"network.iterations": 1, "train.beta_rate": 30.0},
-    "it1-beta-30-alone": CROP | {"network.iterations": 1, "train.beta_rate": 30.0, "train.mixup": 0.0},
-    "it1-alone": CROP | {"network.iterations": 1, "train.mixup": 0.0},
 }
 MONO: dict[str, dict[str, Any]] = {
     "background": BACKGROUND,
@@ -133,31 +130,39 @@ def variant_table(found: Mapping[str, Sequence[Record]], view: str) -> Table:
     for column in (*(f"fold {fold}" for fold in FOLDS[view]), "mean"):
         table.add_column(column, justify="right")
     for variant, accuracies in _accuracies(found, view).items():
-        table.add_row(variant, *(f"{value:.1f}" for value in (*accuracies, statistics.mean(accuracies))))
+        table.add_row(variant, *(_shown(value) for value in accuracies), _mean(accuracies))
     return table
 
 
 def markdown_table(found: Mapping[str, Sequence[Record]], view: str, link: str = "../results/choices/") -> str:
     """The same for a page, with links to the runs."""
     folds = FOLDS[view]
-    lines = [
-        f"| {view} | {' | '.join(f'fold {fold}, %' for fold in folds)} | mean, % |",
-        f"|---|{'--:|' * len(folds)}--:|",
-    ]
+    lines = [f"| {view} | {' | '.join(f'fold {fold}, %' for fold in folds)} | mean, % |"]
+    lines.append(f"|---|{'--:|' * len(folds)}--:|")
     for variant, accuracies in _accuracies(found, view).items():
         cells = [
-            f"[{value:.1f}]({link}{row_name(view, variant, fold)})"
+            "-" if value is None else f"[{_shown(value)}]({link}{row_name(view, variant, fold)})"
             for fold, value in zip(folds, accuracies, strict=True)
         ]
-        lines.append(f"| {variant} | {' | '.join(cells)} | {statistics.mean(accuracies):.1f} |")
+        lines.append(f"| {variant} | {' | '.join(cells)} | {_mean(accuracies)} |")
     return "\n".join(lines)
 
 
-def _accuracies(found: Mapping[str, Sequence[Record]], view: str) -> dict[str, list[float]]:
-    """By variant, a mean over seeds for each fold; without those that were not run on every fold."""
+def _accuracies(found: Mapping[str, Sequence[Record]], view: str) -> dict[str, list[float | None]]:
+    """By variant, a mean over seeds for each fold, None without a run; variants without any run are left out."""
     each = {variant: [found[row_name(view, variant, fold)] for fold in FOLDS[view]] for variant in VARIANTS[view]}
     return {
-        variant: [statistics.mean(record.accuracy for record in records) for records in folds]
+        variant: [statistics.mean(record.accuracy for record in records) if records else None for records in folds]
         for variant, folds in each.items()
-        if all(folds)
+        if any(folds)
     }
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _mean(accuracies: Sequence[float | None]) -> str:
+    """Over all folds; a mean over some would not compare."""
+    known = [value for value in accuracies if value is not None]
+    return _shown(statistics.mean(known) if len(known) == len(accuracies) else None)

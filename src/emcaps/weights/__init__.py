@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from emcaps.data.augment import evaluation_crops
 from emcaps.names import unknown_name
+from emcaps.train.checkpoint import load as load_file
 from emcaps.train.checkpoint import load_network
 from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
 
@@ -35,10 +37,24 @@ def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
     """A trained network, ready to classify.
 
     >>> network = emcaps.load("small-stereo")
-    >>> crops = emcaps.data.augment.evaluation_crops(images, 32, standardised="crop")[:, 0]  # of uint8 (B, 2, 48, 48)
+    >>> crops = emcaps.crops_for("small-stereo", images)  # uint8 (B, 2, 48, 48)
     >>> network(crops).activation.argmax(-1)
 
     `name` is that of a network that comes with the package, a run folder or a .safetensors file.
     """
     network, _, _ = load_network(find_weights(name), device)
     return network.eval()
+
+
+def crops_for(name: str | Path, images: Tensor) -> Tensor:
+    """What the network of this name reads of uint8 images (B, C, H, W): the centre, prepared as it was in training.
+
+    Networks differ in that, and one that is shown other crops than it was trained on is wrong without a word.
+    """
+    data = load_file(find_weights(name)).config.data
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != data.image_channels:
+        raise ValueError(
+            f"images for {name} must be uint8 (B, {data.image_channels}, H, W), {data.view}, as they are photographed: "
+            f"not {images.dtype} {tuple(images.shape)}"
+        )
+    return evaluation_crops(images, data.crop, 1, data.standardise)[:, 0]
