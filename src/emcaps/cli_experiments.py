@@ -78,20 +78,28 @@ def iterations(
 
 
 @experiment_app.command(
-    epilog=examples("emcaps experiment pitfalls --data toys", "emcaps experiment pitfalls --figures docs/images")
+    epilog=examples(
+        "emcaps experiment pitfalls --figures docs/images",
+        "emcaps experiment pitfalls --network small --data smallnorb --runs runs/pitfalls --jobs 8",
+    )
 )
 def pitfalls(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/pitfalls"),
+    network: Annotated[
+        str,
+        typer.Option(help="tiny, for minutes on a CPU, or small, for minutes on a GPU in runs eight times as long."),
+    ] = "tiny",
     data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
     figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """What each of the three pitfalls costs: train what is missing (minutes on a CPU), measure, draw."""
+    """What each of the three pitfalls costs: train what is missing, measure, draw."""
     from emcaps.experiments.pitfalls import run_pitfalls
 
     with interruption("what is done is saved, and the same command goes on"):
-        run_pitfalls(runs, folder, device, data, wide_console(), figures)
+        run_pitfalls(runs, folder, device, data, wide_console(), figures, network, jobs)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment choices --train --runs runs/choices"))

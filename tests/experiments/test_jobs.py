@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from emcaps.config import preset
-from emcaps.experiments import rows
+from emcaps.experiments import processes, rows
 from emcaps.experiments.rows import read_records, run_folder, train_missing
 from emcaps.train.run_folder import TakenRunError, is_busy, only_user
 from patterns import write_patterns
@@ -36,7 +36,7 @@ def test_a_helper_trains_what_the_first_process_would_have_trained(tmp_path, mon
     data = write_patterns(tmp_path / "data")
     how = {"device": "cpu", "data_folder": data}
     train_missing(ROWS, list(ROWS), (0, 1), tmp_path / "alone", **how)
-    monkeypatch.setattr(rows, "_train_free_runs", lambda *_: None)  # here, not in the helper, which starts afresh
+    monkeypatch.setattr(processes, "_work_here", lambda _work: None)  # here, not in the helper, which starts afresh
     train_missing(ROWS, list(ROWS), (0, 1), tmp_path / "helped", jobs=2, **how)
     for row in ROWS:
         alone, helped = (read_records(ROWS, row, tmp_path / where) for where in ("alone", "helped"))
@@ -100,8 +100,8 @@ def test_the_command_line_hands_the_number_of_jobs_on(tmp_path, monkeypatch, exp
     module = importlib.import_module(f"emcaps.experiments.{experiment}")
     monkeypatch.setattr(module, "train_missing", lambda *_, **settings: given.update(settings))
     monkeypatch.setattr(module, "finished", lambda *_: {})
-    monkeypatch.setattr(module, "_row_table" if experiment == "table2" else "variant_table", lambda _found: "")
-    monkeypatch.setattr(module, "markdown_table", lambda _found: "")
+    monkeypatch.setattr(module, "_row_table" if experiment == "table2" else "variant_table", lambda *_: "")
+    monkeypatch.setattr(module, "markdown_table", lambda *_: "")
     command = ["emcaps", "experiment", experiment, "--train", "--jobs", "8", "--runs", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(SystemExit) as stop:
@@ -111,13 +111,13 @@ def test_the_command_line_hands_the_number_of_jobs_on(tmp_path, monkeypatch, exp
 
 
 def test_without_locks_one_process_is_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "HAS_LOCKS", False)
+    monkeypatch.setattr(processes, "HAS_LOCKS", False)
     with pytest.raises(ValueError, match=r"several jobs need file locks, .* --jobs 1"):
         train_missing(ROWS, ["one"], (0,), tmp_path, jobs=2)
 
 
 def test_a_helper_that_fails_is_told_of(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(rows, "_train_free_runs", lambda *_: None)  # here, not in the helper, which starts afresh
+    monkeypatch.setattr(processes, "_work_here", lambda _work: None)  # here, not in the helper, which starts afresh
     with pytest.raises(ValueError, match="1 of 2 processes ended early, exit code 1: see above, or try with --jobs 1"):
         train_missing(ROWS, ["one"], (0,), tmp_path / "runs", jobs=2, device="cpu", data_folder=tmp_path / "nowhere")
     told = capfd.readouterr().err
@@ -129,12 +129,12 @@ def test_a_helper_that_fails_is_told_of(tmp_path, monkeypatch, capfd):
 SCRIPT = """
 import sys
 from pathlib import Path
-from emcaps.experiments import rows
+from emcaps.experiments import processes, rows
 from emcaps.config import RunConfig
 if __name__ == "__main__":
     long = {"long": RunConfig.from_json(Path(sys.argv[1]).read_text())}
     if sys.argv[4] == "idle":
-        rows._train_free_runs = lambda *_: None
+        processes._work_here = lambda _work: None
     try:
         runs, data = map(Path, sys.argv[2:4])
         rows.train_missing(long, ["long"], (0, 1), runs, jobs=2, device="cpu", data_folder=data)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+from functools import partial
 
 import pytest
 import torch
 from rich.console import Console
 
 from emcaps.config import preset
-from emcaps.experiments import iterations, measured, pitfalls
+from emcaps.experiments import measured, pitfalls, processes
 from emcaps.experiments.inside import layer_statistics, position_statistics
 from emcaps.experiments.measured import Run, read_run, train_and_measure
 from emcaps.nn import ClassCaps, ConvCaps
@@ -29,16 +31,17 @@ SHORT = {
 
 
 def test_each_mistake_is_the_one_that_its_name_says():
-    for count in (2, 3):
-        correct = pitfalls.variant_config(f"correct-it{count}", 0, "toys")
-        assert correct.network == preset("tiny").override({"network.iterations": count}).network
+    for count, network in itertools.product((2, 3), ("tiny", "small")):
+        config_of = partial(pitfalls.variant_config, seed=0, dataset="toys", network=network)
+        correct = config_of(f"correct-it{count}")
+        assert correct.network == preset(network).override({"network.iterations": count}).network
         for name, changes in (
             ("no-floor", {"network.variance_floor": 0.0}),
             ("no-scaling", {"network.data_scaling": "none"}),
             ("no-competition", {"network.competition": "types"}),
         ):
-            assert pitfalls.variant_config(f"{name}-it{count}", 0, "toys") == correct.override(changes)
-        every = pitfalls.variant_config(f"all-three-it{count}", 0, "toys").network
+            assert config_of(f"{name}-it{count}") == correct.override(changes)
+        every = config_of(f"all-three-it{count}").network
         assert (every.variance_floor, every.data_scaling, every.competition) == (0.0, "none", "types")
 
 
@@ -75,8 +78,11 @@ def test_useful_logits_are_those_between_minus_five_and_five():
 
 
 def test_children_to_a_parent_are_those_of_the_paper_with_as_many_types():
-    assert pitfalls.mean_data(8) == pytest.approx({"conv_caps1": 2.61, "conv_caps2": 1.96, "class_caps": 40}, abs=0.005)
-    assert pitfalls.mean_data(2)["conv_caps1"] == 4 * pitfalls.mean_data(8)["conv_caps1"]
+    tiny = {"conv_caps1": 2.61, "conv_caps2": 1.96, "class_caps": 40}
+    assert pitfalls.mean_data(8, "tiny") == pytest.approx(tiny, abs=0.005)
+    assert pitfalls.mean_data(2, "tiny")["conv_caps1"] == 4 * pitfalls.mean_data(8, "tiny")["conv_caps1"]
+    small = {"conv_caps1": 2.61, "conv_caps2": 1.96, "class_caps": 80}
+    assert pitfalls.mean_data(16, "small") == pytest.approx(small, abs=0.005)
 
 
 def test_a_run_whose_loss_is_no_longer_finite_is_recorded_and_not_repeated(tmp_path):
@@ -102,7 +108,7 @@ def test_failures_are_counted_and_left_out_of_the_means():
 
 def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monkeypatch):
     data = write_patterns(tmp_path / "data")
-    monkeypatch.setattr(iterations, "SETTINGS", iterations.SETTINGS | SHORT)
+    monkeypatch.setitem(pitfalls.SETTINGS, "tiny", pitfalls.SETTINGS["tiny"] | SHORT)
     monkeypatch.setattr(pitfalls, "SEEDS", (0,))
     monkeypatch.setattr(pitfalls, "TYPES", (2,))
     few = {name: changes for name, changes in pitfalls.VARIANTS.items() if name.endswith("-it2") or name == "types-2"}
@@ -114,6 +120,21 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
     for variant in pitfalls.MISTAKES:
         assert f"{variant}-it2" in text
     for name in ("logits", "one-child"):
-        assert (tmp_path / f"pitfalls-{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"pitfalls-tiny-{name}.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(measured, "train_and_measure", None)
     pitfalls.run_pitfalls(*arguments, None)
+
+
+def test_processes_divide_the_runs_among_them(tmp_path, monkeypatch):
+    """Every second run is left to a helper, which does it as this one would have."""
+    data = write_patterns(tmp_path / "data")
+    config = pitfalls.variant_config("correct-it2", 0, "toys").override(SHORT)
+    monkeypatch.setattr(processes, "_work_here", lambda _work: None)  # here, not in the helper, which starts afresh
+    names = ("one", "two", "three")
+    config_of = partial(_same_for_all, config)
+    measured.measure_missing(tmp_path / "runs", names, (0,), config_of, "cpu", data, jobs=2)
+    assert [measured.is_complete(tmp_path / "runs" / name / "seed0", config) for name in names] == [False, True, False]
+
+
+def _same_for_all(config, _name, _seed):
+    return config

@@ -91,7 +91,7 @@ def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children:
             {
                 "logit_mean": float(logit.mean()),
                 "logit_deviation": float(logit.std()),
-                "logit_quantiles": [float(value) for value in logit.flatten().quantile(torch.tensor(QUANTILES))],
+                "logit_quantiles": [float(value) for value in logit.flatten().quantile(logit.new_tensor(QUANTILES))],
                 "logit_useful": float((logit.abs() <= USEFUL).double().mean()),
                 "effective_children": float(effective_children(share).median()),
                 "lone_parents": lone_parents(share),

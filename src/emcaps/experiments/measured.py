@@ -13,6 +13,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +24,11 @@ from emcaps.config import RunConfig
 from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.splits import load_split
 from emcaps.experiments.inside import BATCH, measure
+from emcaps.experiments.processes import Bar, work_together
 from emcaps.experiments.rows import run_folder
 from emcaps.nn import MatrixCapsNet, build_network
-from emcaps.report.progress import training_bar
 from emcaps.train import NotFiniteError, Progress, load_network, train
+from emcaps.train.device import pick_device
 from emcaps.train.randomness import seed_for
 from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
 from emcaps.train.step import margin_of, start_betas
@@ -53,12 +55,29 @@ def measure_missing(
     config_of: Callable[[str, int], RunConfig],
     device: str,
     data_folder: Path | None,
+    jobs: int = 1,
 ) -> None:
-    """Train and measure what is missing in RUNS/NAME/seedN, with a bar each; `config_of` (name, seed) says how."""
-    for seed, name in itertools.product(seeds, names):
+    """Train and measure what is missing in RUNS/NAME/seedN, in `jobs` processes; `config_of` (name, seed) says how."""
+    each = [(name, seed) for seed, name in itertools.product(seeds, names)]
+    work_together(partial(_measure_part, runs, each, config_of, device, data_folder, jobs), jobs)
+
+
+def _measure_part(
+    runs: Path,
+    each: Sequence[tuple[str, int]],
+    config_of: Callable[[str, int], RunConfig],
+    device: str,
+    data_folder: Path | None,
+    jobs: int,
+    number: int,
+    bar: Bar,
+) -> None:
+    """Every run whose turn it is: a run that is trained but not yet measured shows no one that it is being worked on,
+    so that processes cannot take what is free."""
+    for name, seed in each[number::jobs]:
         folder, config = run_folder(runs, name, seed), config_of(name, seed)
         if not is_complete(folder, config):
-            with training_bar(f"{name}, seed {seed}", config.train.steps) as show:
+            with bar(f"{name}, seed {seed}", config.train.steps) as show:
                 train_and_measure(config, folder, device=device, data_folder=data_folder, on_progress=show)
 
 
@@ -73,9 +92,10 @@ def train_and_measure(
     """One run, with routing.json: at the start, at every checkpoint, and at the end. Nothing if it is complete."""
     if is_complete(folder, config):
         return
+    place = pick_device(device)
     split = load_split(config.data, data_folder)
-    images, labels = to_tensors(split.train, config.data.view, "cpu")
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
+    images, labels = to_tensors(split.train, config.data.view, place)
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH].to(place)
     crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
 
     def record(network: torch.nn.Module, step: int) -> None:
@@ -87,7 +107,7 @@ def train_and_measure(
     def watch(progress: Progress) -> None:
         # The checkpoint of this very step has just been written; the last step's comes later, with the weights.
         if progress.step < config.train.steps and progress.step % config.train.checkpoint_every == 0:
-            record(load_network(folder / CHECKPOINT)[0], progress.step)
+            record(load_network(folder / CHECKPOINT, place)[0], progress.step)
         if on_progress is not None:
             on_progress(progress)
 
@@ -101,14 +121,14 @@ def train_and_measure(
     if not result.complete:
         raise KeyboardInterrupt
     record(_fresh_network(config, images), 0)
-    record(load_network(folder / WEIGHTS)[0], config.train.steps)
+    record(load_network(folder / WEIGHTS, place)[0], config.train.steps)
 
 
 def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:
     """The network that training started from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(config.train.seed, "network"))
-        network = build_network(config.network, config.data.image_channels, config.data.crop)
+        network = build_network(config.network, config.data.image_channels, config.data.crop).to(images.device)
     start_betas(network, images, config)
     return network
 
@@ -122,7 +142,7 @@ class Run(NamedTuple):
     late: float
     """Training accuracy over the last fifth of the steps, 0 to 1."""
     held_out: float
-    """Accuracy on the held-out instances after the last step, 0 to 1."""
+    """Accuracy on instances that it was not trained on, of the validation or test split, at the last step, 0 to 1."""
     routing: list[dict[str, Any]]
     """The measurements of routing.json, by step."""
     failed_by: int | None

@@ -7,23 +7,19 @@ process is at work on is left to it.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from multiprocessing import get_context, parent_process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from emcaps.config import RunConfig
+from emcaps.experiments.processes import Bar, work_together
 from emcaps.names import check_name
-from emcaps.report.progress import training_bar
-from emcaps.train import Progress, train
-from emcaps.train.run_folder import CONFIG, EVALUATION, HAS_LOCKS, TakenRunError, is_busy, read_config, read_metrics
+from emcaps.train import train
+from emcaps.train.run_folder import CONFIG, EVALUATION, TakenRunError, is_busy, read_config, read_metrics
 
 Rows = Mapping[str, RunConfig]
 
@@ -106,43 +102,10 @@ def train_missing(
     """
     for name in names:
         check_name("row", name, rows)
-    if jobs > 1 and not HAS_LOCKS:
-        raise ValueError("several jobs need file locks, which this system does not have: train with --jobs 1")
     each = [(name, seed) for seed in seeds for name in names]  # a first seed of every row, then the second
-    helpers = [
-        get_context("spawn").Process(target=_help, args=(dict(rows), _from(each, number, jobs), runs, jobs, how))
-        for number in range(1, jobs)
-    ]
-    try:
-        for helper in helpers:
-            helper.start()
-        with _share_of_threads(jobs):
-            _train_free_runs(rows, each, runs, training_bar, how)
-        if helpers:
-            print("waiting for the runs of the other processes", file=sys.stderr)
-        for helper in helpers:
-            helper.join()
-    except BaseException:
-        for helper in helpers:
-            if helper.pid is not None:
-                helper.terminate()  # which saves, as an interrupt does
-        raise
-    finally:
-        for helper in helpers:
-            if helper.pid is not None:
-                helper.join()
-    if failed := [helper.exitcode for helper in helpers if helper.exitcode]:
-        raise ValueError(
-            f"{len(failed)} of {jobs} processes ended early, exit code {failed[0]}: see above, or try with --jobs 1"
-        )
+    work_together(partial(_train_free_runs, dict(rows), each, runs, how, jobs), jobs)
     if left := [f"{name}, seed {seed}" for name, seed in each if not _is_finished(runs, name, seed)]:
         print(f"left to other processes: {'; '.join(left)}. Ask again when they are done.", file=sys.stderr)
-
-
-def _from(each: Sequence[tuple[str, int]], number: int, jobs: int) -> list[tuple[str, int]]:
-    """The same from another start, so that processes do not all try the same run."""
-    start = number * len(each) // jobs
-    return [*each[start:], *each[:start]]
 
 
 def _is_finished(runs: Path, row: str, seed: int) -> bool:
@@ -153,10 +116,14 @@ def _train_free_runs(
     rows: Rows,
     each: Sequence[tuple[str, int]],
     runs: Path,
-    bar: Callable[[str, int], AbstractContextManager[Callable[[Progress], None]]],
     how: Mapping[str, Any],
+    jobs: int,
+    number: int,
+    bar: Bar,
 ) -> None:
-    for name, seed in each:
+    """The part of process `number` of `jobs`: whatever is free, from a start of its own."""
+    start = number * len(each) // jobs
+    for name, seed in [*each[start:], *each[:start]]:
         if _is_finished(runs, name, seed) or is_busy(run_folder(runs, name, seed)):
             continue
         done = sum(_is_finished(runs, *one) for one in each)
@@ -164,37 +131,6 @@ def _train_free_runs(
         # Another process may still be quicker; then this one goes on to the next.
         with bar(what, rows[name].train.steps) as show, suppress(TakenRunError):
             train_row(rows, name, seed, runs, on_progress=show, **how)
-
-
-def _help(rows: Rows, each: Sequence[tuple[str, int]], runs: Path, jobs: int, how: Mapping[str, Any]) -> None:
-    """What a helping process does: the same as the first, without bars, until that one tells it to stop or is gone."""
-    if hasattr(os, "setsid"):
-        os.setsid()  # a Ctrl-C goes to the first process alone: two signals would stop this one before it has saved
-
-    def stop_if_alone(_progress: Progress) -> None:
-        first = parent_process()
-        if first is not None and not first.is_alive():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    try:
-        with _share_of_threads(jobs):
-            _train_free_runs(rows, each, runs, lambda _what, _steps: nullcontext(stop_if_alone), how)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-@contextmanager
-def _share_of_threads(jobs: int) -> Iterator[None]:
-    """Torch's threads divided among processes, so that they do not wait for each other's."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // jobs))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Record]]:
