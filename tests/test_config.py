@@ -49,6 +49,7 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"data.view": "sterio"}, "unknown view 'sterio': did you mean 'stereo'"),
         ({"data.fold": 5}, "data.fold must be 0 to 4"),
         ({"data.crop": 50}, "data.crop must be 8 to 48"),
+        ({"data.splice": 1.5}, "data.splice must be a share, 0 to 1, not 1.5"),
         ({"data.contrast_low": 2.0}, "contrast_low and data.contrast_high must be positive, finite and in this order"),
         ({"network.classes": 7}, "network.classes must be 5"),
         ({"data.crop": 12}, "data.crop must be at least 13 for a capsule network"),

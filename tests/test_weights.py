@@ -8,7 +8,6 @@ import torch
 
 import emcaps
 from emcaps.config import RunConfig
-from emcaps.data.augment import evaluation_crops
 from emcaps.experiments.table2 import TRAINING_IMAGES
 from emcaps.nn.summary import count_parameters
 from emcaps.train.checkpoint import load as load_file
@@ -68,9 +67,19 @@ def test_crops_are_prepared_as_in_training(name):
     config = load_file(find_weights(name)).config.data
     images = torch.randint(256, (3, config.image_channels, 48, 48), dtype=torch.uint8)
     crops = emcaps.crops_for(name, images)
-    assert torch.equal(crops, evaluation_crops(images, 32, 1, config.standardise)[:, 0])
-    with pytest.raises(ValueError, match=rf"must be uint8 \(B, {config.image_channels}, H, W\).* not torch.float32"):
-        emcaps.crops_for(name, images / 255)
+    centre = images[..., 8:40, 8:40].double()
+    if name == "small-mono":
+        rim = torch.ones(48, 48, dtype=torch.bool)
+        rim[1:-1, 1:-1] = False
+        expected = (centre - images[..., rim].double().mean(-1)[..., None, None]) / 40
+    else:
+        mean = centre.mean((1, 2, 3), keepdim=True)
+        expected = (centre - mean) / centre.std((1, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(crops.double(), expected, rtol=1e-5, atol=1e-5)
+    rule = rf"must be uint8 \(B, {config.image_channels}, 48, 48\).* resize them to 48 x 48"
+    for wrong in (images / 255, images.repeat(1, 1, 2, 2), images[0], images.repeat(1, 2, 1, 1)):
+        with pytest.raises(ValueError, match=rule):
+            emcaps.crops_for(name, wrong)
 
 
 def test_shipped_networks_differ_in_what_they_read():

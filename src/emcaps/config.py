@@ -133,8 +133,8 @@ class DataConfig:
     contrast_high: float = 1.5
     """Training images are stretched about their mean by a factor between these two."""
     splice: float = 0.0
-    """This share of training images shows, beyond a random line, another instance of the same category: from the same
-    viewpoint, in the same light."""
+    """For this share of training images an instance of the same category is drawn, and they show it beyond a random
+    line: from the same viewpoint, in the same light, by the labels of both. It may be the one that they show anyway."""
 
     def __post_init__(self) -> None:
         check_name("dataset", self.dataset, DATASETS)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from emcaps.config import DataConfig
-from emcaps.data.augment import above_background, augment, to_tensors
+from emcaps.data.augment import augment, to_tensors
 from emcaps.data.prepared import Examples
 from emcaps.data.splice import find_counterparts, splice
 from patterns import pattern_examples
@@ -23,7 +23,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize("view", ["mono", "stereo"])
-def test_counterparts_are_the_other_instances_of_what_is_seen(view: str) -> None:
+def test_counterparts_are_all_instances_of_what_is_seen(view: str) -> None:
     """Against a loop over all pairs: every one that may be drawn is, and equally often."""
     examples = pattern_examples((4, 6, 7), views=4, seed=0)
     cameras = 2 if view == "mono" else 1
@@ -103,8 +103,18 @@ def test_augment_splices_whole_images_before_it_crops(standardise: str) -> None:
 
 
 def test_each_side_keeps_its_own_background() -> None:
-    """Images before different greys are level with each other when grey is measured from the background."""
-    images = torch.full((4, 1, 48, 48), 100, dtype=torch.uint8)
+    """Light objects before different greys have one height, measured from their own background, on both sides."""
+    low = torch.full((8, 1, 48, 48), 60, dtype=torch.uint8)
+    high = low + 50
+    low[:, :, 20:28, 8:40] += 40
+    high[:, :, 8:40, 20:28] += 80
     config = DataConfig(standardise="background", splice=1.0, brightness=0.0, contrast_low=1.0, contrast_high=1.0)
-    assert not augment(images, config, generator(), images + 50).any()
-    assert not above_background(images).any()
+    spliced = augment(low, config, generator(), high)
+    assert sorted(spliced.unique().tolist()) == [0.0, 1.0, 2.0], "either object, or nothing: no step between the greys"
+    both = [{1.0, 2.0} <= set(image.unique().tolist()) for image in spliced]
+    assert sum(both) >= 6, "most lines leave some of both objects"
+
+
+def test_others_must_be_as_many_as_the_images() -> None:
+    with pytest.raises(ValueError, match=r"must have their shape \(4, 1, 8, 8\), not \(1, 1, 8, 8\)"):
+        splice(torch.zeros(4, 1, 8, 8), torch.ones(1, 1, 8, 8), 1.0, generator())

@@ -50,7 +50,7 @@ def run(runs, names, data, train=True, figure=None, seeds=(0, 1)):
     return console.file.getvalue()
 
 
-def test_the_rows_differ_from_each_other_only_where_their_names_do():
+def test_the_rows_are_what_their_names_say():
     for view in ("mono", "stereo"):
         for recipe in ("faithful", "best"):
             for iterations in (1, 2, 3):

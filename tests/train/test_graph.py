@@ -10,6 +10,7 @@ from torch import nn
 
 from emcaps.config import preset
 from emcaps.data.augment import to_tensors
+from emcaps.data.splice import find_counterparts
 from emcaps.nn import build_network
 from emcaps.train import graph, make_optimiser, make_step, train
 from emcaps.train.graph import GraphedStep, left_as_it_was, wants_graph
@@ -25,6 +26,7 @@ CASES = {
     "auto, 32 pixels, stereo, 3 iterations": preset("tiny").override(
         {"train.batch_size": 16, "data.view": "stereo", "network.iterations": 3}
     ),
+    "spliced": preset("tiny").override({**SMALL, "data.splice": 0.5, "data.standardise": "background"}),
     "auto in bfloat16": preset("tiny").override({**SMALL, "train.autocast": "bfloat16"}),
     "cross-entropy": preset("tiny").override({**SMALL, "train.loss": "cross_entropy"}),
     "cnn with dropout": preset("cnn").override(SMALL),
@@ -34,11 +36,21 @@ CASES = {
 
 def parts(config, device, wrap=None):
     """What make_step takes, the same at every call."""
-    images, labels = to_tensors(pattern_examples((4, 6), views=3, seed=1), config.data.view, device)
+    examples = pattern_examples((4, 6), views=3, seed=1)
+    images, labels = to_tensors(examples, config.data.view, device)
+    counterparts = find_counterparts(examples, config.data.view, device) if config.data.splice else None
     torch.manual_seed(0)
     network = build_network(config.network, config.data.image_channels, config.data.crop)
     network = (wrap(network) if wrap else network).to(device)
-    return network, make_optimiser(network, config.train), images, labels, config, make_sums(images.device)
+    return (
+        network,
+        make_optimiser(network, config.train),
+        images,
+        labels,
+        config,
+        make_sums(images.device),
+        counterparts,
+    )
 
 
 def made(config, device="cuda", setting="on", wrap=None):
@@ -73,7 +85,7 @@ def test_wants_graph_by_setting_and_device():
 
 
 def test_make_step_on_a_cpu_makes_the_plain_step_and_sums_of_its_own(config):
-    step = make_step(*parts(config, "cpu")[:-1])
+    step = make_step(*parts(config, "cpu")[:-2])
     assert isinstance(step, TrainingStep)
     step(0)
     assert float(step.sums["steps"]) == 1

@@ -386,7 +386,6 @@ RECIPE = {
     "train.beta_rate": 10.0,
     "train.mixup": 0.5,
     "data.max_shift": 4,
-    "data.standardise": "crop",
     "data.splice": 0.5,
     "network.pose_scale": 0.5,
     "network.variance_floor": 1.0,
@@ -395,12 +394,15 @@ RECIPE = {
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(tmp_path, config, data_folder, device):
+@pytest.mark.parametrize("standardise", ["crop", "background"])
+def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(
+    tmp_path, config, data_folder, device, standardise
+):
     def interrupt(progress):
         if progress.step == 7:
             os.kill(os.getpid(), signal.SIGINT)
 
-    config = config.override(RECIPE)
+    config = config.override(RECIPE | {"data.standardise": standardise})
     train(config, tmp_path / "whole", device=device, data_folder=data_folder)
     train(config, tmp_path / "run", device=device, data_folder=data_folder, on_progress=interrupt)
     train(config, tmp_path / "run", device=device, data_folder=data_folder, resume=True)

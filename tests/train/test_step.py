@@ -3,7 +3,7 @@ import torch
 
 from emcaps.config import preset
 from emcaps.data.augment import to_tensors
-from emcaps.data.splice import find_counterparts
+from emcaps.data.splice import Counterparts, find_counterparts
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
@@ -41,7 +41,10 @@ def test_steps_depend_on_their_number_alone(config):
 
 
 def test_a_step_splices_if_the_config_says_so(config):
-    spliced, whole = make(config.override({"data.splice": 1.0})), make(config)
+    """Against a step whose every example is its own only counterpart: it draws as many numbers."""
+    spliced, whole = (make(config.override({"data.splice": 1.0})) for _ in range(2))
+    alone = torch.arange(len(whole.images))
+    whole.counterparts = Counterparts(alone, alone, torch.ones_like(alone))
     spliced(0)
     whole(0)
     assert any(not torch.equal(one, other) for one, other in zip(spliced.state(), whole.state(), strict=True))

@@ -1,7 +1,8 @@
 """Spliced training images: beyond a random line they show another instance of their category.
 
 A network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the same
-viewpoint in the same light, is a car that it has not seen; so is every other pair, along every line.
+viewpoint in the same light, is a car that it has not seen; so is every other pair, along every line. This takes more
+labels than the category: those of viewpoint and light, of training images.
 
 Dims: N images, C channels, H and W the side of the images.
 """
@@ -15,14 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from emcaps.config import VIEWS
 from emcaps.data.prepared import Examples
+from emcaps.names import check_name
 
 FARTHEST = 1 / 6
 """How far from the centre a line may pass, as a share of the image's side."""
 
 
 class Counterparts(NamedTuple):
-    """For every example, those of the same category, viewpoint, light and camera; itself among them."""
+    """For every example, those of the same category, viewpoint, light and camera; itself among them.
+
+    So of n instances one in n draws is the example itself, which splicing leaves as it is.
+    """
 
     grouped: Tensor
     """int64 (N,): the examples, group after group."""
@@ -41,6 +47,7 @@ class Counterparts(NamedTuple):
 
 def find_counterparts(examples: Examples, view: str, device: str | torch.device) -> Counterparts:
     """Of the examples as `to_tensors` numbers them: "mono" has each camera by itself."""
+    check_name("view", view, VIEWS)
     seen = np.stack([examples.category, examples.elevation, examples.azimuth, examples.lighting])
     _, group = np.unique(seen, axis=1, return_inverse=True)
     group = group.reshape(-1)
@@ -59,6 +66,11 @@ def find_counterparts(examples: Examples, view: str, device: str | torch.device)
 
 def splice(images: Tensor, others: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """A `share` of the images (N, C, H, W), each with one side of a random line from its partner in `others`."""
+    if others.shape != images.shape:
+        raise ValueError(
+            f"images are spliced one by one, so others must have their shape {tuple(images.shape)}, "
+            f"not {tuple(others.shape)}"
+        )
     count, _, height, width = images.shape
 
     def drawn() -> Tensor:

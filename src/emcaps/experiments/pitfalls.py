@@ -118,8 +118,8 @@ def accuracy_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
 
 
 def accuracy_row(runs: Sequence[Run]) -> list[str]:
-    """Failures; accuracy on unseen instances; of conv_caps2 the parents with one child, what a child gives in all and to
-    how many positions; of class_caps the inputs of the logistic function between -5 and 5."""
+    """Failures; accuracy on unseen instances; of conv_caps2 the parents with one child, what a child gives in all and
+    to how many positions; of class_caps the inputs of the logistic function between -5 and 5."""
     whole = [run for run in runs if run.failed_by is None]
     row = [f"{len(runs) - len(whole)} of {len(runs)}"]
     if not whole:

@@ -180,7 +180,7 @@ def run_table2(
 
 
 def draw_figure6(found: Mapping[str, Sequence[Record]], path: Path) -> None:
-    """Figure 6 of the paper: mono test accuracy after each pass over the training set, by iterations."""
+    """Figure 6 of the paper: mono test accuracy over passes through the training set, by iterations."""
     from emcaps.report.curves import draw_curves
 
     curves = {}

@@ -64,7 +64,7 @@ class MatrixCapsNet(nn.Module):
         return self.conv_caps1, self.conv_caps2, self.class_caps
 
     def forward(self, images: Tensor) -> RoutingOutput:
-        """images (B, channels, H, W), standardised."""
+        """images (B, channels, H, W), prepared as data.standardise says."""
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
             capsules = layer(self._scaled(capsules, number))

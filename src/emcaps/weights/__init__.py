@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.data.augment import evaluation_crops
+from emcaps.data.prepared import SIDE
 from emcaps.names import unknown_name
 from emcaps.train.checkpoint import load as load_file
 from emcaps.train.checkpoint import load_network
@@ -47,14 +48,15 @@ def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
 
 
 def crops_for(name: str | Path, images: Tensor) -> Tensor:
-    """What the network of this name reads of uint8 images (B, C, H, W): the centre, prepared as it was in training.
+    """What the network of this name reads of uint8 images (B, C, 48, 48): the centre, prepared as it was in training.
 
     Networks differ in that, and one that is shown other crops than it was trained on is wrong without a word.
     """
     data = load_file(find_weights(name)).config.data
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != data.image_channels:
+    shape = (data.image_channels, SIDE, SIDE)
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != shape:
         raise ValueError(
-            f"images for {name} must be uint8 (B, {data.image_channels}, H, W), {data.view}, as they are photographed: "
-            f"not {images.dtype} {tuple(images.shape)}"
+            f"images for {name} must be uint8 (B, {', '.join(map(str, shape))}), {data.view}, "
+            f"not {images.dtype} {tuple(images.shape)}: resize them to {SIDE} x {SIDE}, without standardising them"
         )
     return evaluation_crops(images, data.crop, 1, data.standardise)[:, 0]
