@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.experiments import choices, pitfalls, table2
+from emcaps.experiments import choices, cost, pitfalls, table2
 from emcaps.experiments.iterations import VARIANTS, read_runs
 from emcaps.experiments.rows import finished, mean_and_spread, read_records, spread
 
@@ -59,6 +59,14 @@ def test_table_2_is_what_the_recorded_runs_say():
     assert f"after {alone.seconds_to(95.4):.0f} seconds" in " ".join(README.split())
 
 
+def test_the_table_of_costs_is_what_the_recorded_runs_say():
+    from emcaps.bench.rows import read_rows
+
+    found = finished(table2.ROWS, list(table2.ROWS), ROOT / "results/table2")
+    ours = cost.our_points(found, read_rows(ROOT / "results/bench/h200.csv"))
+    assert cost.markdown_table(ours) in (ROOT / "docs/cost.md").read_text(encoding="utf-8")
+
+
 def test_the_table_of_choices_is_what_the_recorded_runs_say():
     found = finished(choices.ROWS, list(choices.ROWS), ROOT / "results/choices")
     for view in choices.VARIANTS:
@@ -87,6 +95,7 @@ def test_every_link_of_the_other_pages_leads_somewhere():
         "docs/three-iterations.md",
         "docs/recipe.md",
         "docs/pitfalls.md",
+        "docs/cost.md",
         "src/emcaps/weights/README.md",
         "results/README.md",
     ):

@@ -102,6 +102,18 @@ def pitfalls(
         run_pitfalls(runs, folder, device, data, wide_console(), figures, network, jobs)
 
 
+@experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
+def cost(
+    runs: Annotated[Path, typer.Option(help="Folder of the runs of Table 2.")] = Path("results/table2"),
+    speeds: Annotated[Path, typer.Option(help="Rows of `emcaps bench` on the GPU.")] = Path("results/bench/h200.csv"),
+    figure: Annotated[Path | None, typer.Option(help="Draw error against parameters and minutes to this PNG.")] = None,
+) -> None:
+    """Test error against parameters and minutes of training, beside what others published."""
+    from emcaps.experiments.cost import run_cost
+
+    run_cost(runs, speeds, wide_console(), figure)
+
+
 @experiment_app.command(epilog=examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),

@@ -14,7 +14,7 @@ from emcaps.experiments.table2 import PUBLISHED, ROWS, SOFT, markdown_table, run
 from patterns import write_patterns
 
 SHORT = {
-    "data.crop": 16,
+    "data.crop": 16,  # which leaves room for 13 crops
     "network.conv1_types": 4,
     "network.conv2_types": 4,
     "train.steps": 4,
@@ -51,19 +51,22 @@ def run(runs, names, data, train=True, figure=None, seeds=(0, 1)):
 
 
 def test_the_rows_are_what_their_names_say():
-    for view in ("mono", "stereo"):
-        for recipe in ("faithful", "best"):
-            for iterations in (1, 2, 3):
-                config = ROWS.get(f"{recipe}-{view}-it{iterations}")
-                if config is not None:
-                    assert (config.network.iterations, config.data.view) == (iterations, view)
-                    assert config.data.split == "standard"
+    for name, config in ROWS.items():
+        assert config.data.split == "standard"
+        if name != "cnn-stereo":
+            recipe, *full, view, iterations = name.split("-")
+            assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
+            assert (config.network.primary_types, config.network.conv1_types) == ((32, 32) if full else (8, 16))
+            assert (config.data.splice > 0) == (recipe == "best")
 
 
 def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
-    for name in ("faithful-mono-it1", "faithful-mono-it2", "faithful-mono-it3", "faithful-stereo-it3"):
+    faithful = [name for name in ROWS if name.startswith("faithful")]
+    assert len(faithful) == 5
+    for name in faithful:
         network = ROWS[name].network
-        assert network == preset("small").override({"network.iterations": network.iterations}).network
+        size = "full" if "full" in name else "small"
+        assert network == preset(size).override({"network.iterations": network.iterations}).network
         assert ROWS[name].train.loss == "spread"
 
 
@@ -86,6 +89,16 @@ def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
         assert [step for step, _, _ in record.curve] == [2, 4]
         assert 0 < record.curve[0][2] <= record.curve[1][2] == record.seconds
         assert record.curve[-1][1] == record.accuracy, "the table has the last step, not the best"
+        crops = json.loads((record.folder / "evaluation-13-crops.json").read_text())
+        assert (crops["crops"], crops["step"]) == (13, 4)
+        assert record.many_crops == 100 * crops["test"]["accuracy"]
+
+
+def test_many_crops_are_shown_if_every_seed_has_them():
+    one, other = records(95.0, 96.0)
+    both = {"best-mono-it2": [one._replace(many_crops=96.0), other._replace(many_crops=98.0)]}
+    assert table2.markdown_rows(both).endswith("| 95.50 ± 0.71 | 97.00 ± 1.41 |")
+    assert table2.markdown_rows({"best-mono-it2": [both["best-mono-it2"][0], other]}).endswith("| 95.50 ± 0.71 | - |")
 
 
 def test_finished_runs_are_not_trained_again(tmp_path, short_rows, monkeypatch):

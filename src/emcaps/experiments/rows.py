@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
+from emcaps.data.splits import load_split
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.names import check_name
-from emcaps.train import train
-from emcaps.train.run_folder import CONFIG, EVALUATION, TakenRunError, is_busy, read_config, read_metrics
+from emcaps.report.progress import counting_bar
+from emcaps.train import load_network, train
+from emcaps.train.device import start_work
+from emcaps.train.evaluate import evaluate_split, write_evaluations
+from emcaps.train.run_folder import CONFIG, EVALUATION, WEIGHTS, TakenRunError, is_busy, read_config, read_metrics
 
 Rows = Mapping[str, RunConfig]
+MANY_CROPS = "evaluation-13-crops.json"
+"""A file of the run folder, beside that of one crop."""
 
 
 class Record(NamedTuple):
@@ -35,6 +41,8 @@ class Record(NamedTuple):
     curve: tuple[tuple[int, float, float], ...]
     """(step, test accuracy in percent, seconds) while training: the seconds at the first row of metrics that is not
     before the step, so never too few for the training; the evaluation itself comes after."""
+    many_crops: float | None = None
+    """Accuracy at the last step with 13 crops an image, in percent, where that was evaluated."""
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Until an evaluation first found this accuracy, in percent; None if none did."""
@@ -77,8 +85,22 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
             for m in metrics
             if "test_accuracy" in m
         )
-        records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values()), curve))
+        many = json.loads((folder / MANY_CROPS).read_text())["test"] if (folder / MANY_CROPS).exists() else None
+        many_crops = 100 * many["accuracy"] if many else None
+        records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values()), curve, many_crops))
     return sorted(records, key=lambda record: record.seed)
+
+
+def evaluate_many_crops(rows: Rows, names: Sequence[str], runs: Path, *, device: str, data_folder: Path | None) -> None:
+    """With 13 crops an image, every finished run of the named rows that was not yet, if its weights are there."""
+    place = start_work(device)
+    for name in names:
+        for record in read_records(rows, name, runs):
+            if record.many_crops is None and (record.folder / WEIGHTS).exists():
+                network, config, step = load_network(record.folder / WEIGHTS, place)
+                with counting_bar(f"{name}, seed {record.seed}, 13 crops", "images") as show:
+                    found = evaluate_split(network, load_split(config.data, data_folder), config, place, 13, show)
+                write_evaluations(record.folder / MANY_CROPS, found, step, crops=13)
 
 
 def mean_and_spread(records: Sequence[Record]) -> str:

@@ -1,0 +1,164 @@
+"""What accuracy costs: test error on smallNORB against parameters and minutes of training, ours beside published ones.
+
+Our minutes are the steps of a row times the milliseconds of its training step alone on a GPU, as `emcaps bench` found
+them: the recorded runs shared theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from emcaps.bench.rows import Row, read_rows
+from emcaps.experiments.rows import Record, finished, mean_and_spread
+from emcaps.experiments.table2 import ROWS, count_row_parameters
+from emcaps.files import atomic_write
+from emcaps.report.figures import new_figure
+from emcaps.report.tables import plain_table
+
+
+class Point(NamedTuple):
+    """One network, trained."""
+
+    who: str
+    error: float
+    """On the test set, in percent."""
+    parameters: int | None
+    minutes: float | None
+    how: str
+    """How the figure was come by."""
+
+
+PUBLISHED = (
+    Point("Hinton, full, stereo, 1 iteration", 9.7, 310_000, None, "paper"),
+    Point("Hinton, full, stereo, 2 iterations", 2.2, 310_000, None, "paper"),
+    Point("Hinton, full, stereo, 3 iterations", 1.8, 310_000, None, "paper; 1.4 with several crops"),
+    Point("Hinton, full, stereo, 5 iterations", 3.9, 310_000, None, "paper"),
+    Point("Hinton, small, stereo, 3 iterations", 2.2, 68_000, None, "paper"),
+    Point("Hinton's released weights, full", 1.8, 316_650, None, "its README; 1.3 with 13 crops"),
+    Point("Hinton, CNN, stereo", 5.2, 4_200_000, None, "paper"),
+    Point("Ciresan, CNN, stereo", 2.56, 2_700_000, None, "as Hinton quotes it; more inputs and distortions"),
+    Point("Gritzman, small, mono, 1 iteration", 13.8, 67_154, None, "paper"),
+    Point("Gritzman, small, mono, 2 iterations", 4.6, 67_154, None, "paper"),
+    Point("Gritzman, small, mono, 3 iterations", 6.3, 67_154, None, "paper"),
+    Point(
+        "Gritzman's code rerun, mono, 2 iterations", 7.2, 67_154, 119 * 60, "mean of the last ten epochs of five runs"
+    ),
+    Point("yl-1993, small, mono, 2 iterations", 10.5, 67_154, None, "best"),
+    Point("www0wwwjs1, small, mono, 2 iterations", 8.2, None, None, "best"),
+    Point("Moeinh77", 8.0, None, None, "its README"),
+    Point("Officium, full, stereo, 8 GPUs", 11.9, 310_000, 43 * 60, "last step; 9.1 at its best"),
+    Point("SWaltmann, small, stereo", 5.4, 68_754, None, "mean of the last 20 epochs; 3.7 at its best on the test set"),
+    Point(
+        "SWaltmann, full, stereo", 7.7, 310_000, 3350 * 3, "mean of the last 20 epochs; 5.0 at its best on the test set"
+    ),
+    Point("VB routing, three capsule layers, stereo", 1.3, None, None, "its README; another routing"),
+    Point("Heinsen, 96x96, stereo", 0.9, 272_000, None, "best of ten on the test set; another routing, larger images"),
+)
+"""The facts are their authors'; errors are 100 less accuracies where they give those."""
+
+
+def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> dict[str, Point]:
+    """By row of Table 2: the mean over seeds at the last step, one crop."""
+    points = {}
+    for name, records in found.items():
+        if records:
+            error = 100 - sum(record.accuracy for record in records) / len(records)
+            how = f"{mean_and_spread(records)} % right, n = {len(records)}"
+            points[name] = Point(name, error, count_row_parameters(name), _minutes(name, speeds), how)
+    return points
+
+
+def _minutes(name: str, speeds: Sequence[Row]) -> float | None:
+    """Steps times milliseconds; None if such a step was not timed. One and two channels cost the same, nearly."""
+    config = ROWS[name]
+    if config.network.kind == "cnn":
+        return None
+    for row in speeds:
+        if (
+            (row.what, row.implementation, row.size) == ("training step", "fused, graph", config.data.crop)
+            and (row.types, row.iterations) == (config.network.conv1_types, config.network.iterations)
+            and row.batch == config.train.batch_size
+            and row.median_ms is not None
+        ):
+            return config.train.steps * row.median_ms / 60_000
+    return None
+
+
+def run_cost(runs: Path, speeds: Path, console: Console, figure: Path | None) -> None:
+    """Show and draw what is recorded in `runs` and in the rows of `emcaps bench`."""
+    ours = our_points(finished(ROWS, list(ROWS), runs), read_rows(speeds))
+    console.print(cost_table(ours))
+    print(markdown_table(ours))
+    if figure is not None:
+        draw_cost(list(ours.values()), figure)
+        console.print(f"error against cost: {figure}")
+
+
+def cost_table(ours: Mapping[str, Point]) -> Table:
+    table = plain_table("smallNORB: test error and cost")
+    for column in ("network", "error, %", "parameters", "minutes"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for point in (*ours.values(), *PUBLISHED):
+        table.add_row(point.who, *_cells(point))
+    return table
+
+
+def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") -> str:
+    """For the page: ours, with links to their runs, then the published ones."""
+    lines = ["| network | error, % | parameters | minutes | how |", "|---|--:|--:|--:|---|"]
+    for point in (*ours.values(), *PUBLISHED):
+        who = f"[{point.who}]({link}{point.who})" if point.who in ours else point.who
+        lines.append(f"| {who} | {' | '.join(_cells(point))} | {point.how} |")
+    return "\n".join(lines)
+
+
+def _cells(point: Point) -> list[str]:
+    minutes = (
+        "-" if point.minutes is None else f"{point.minutes:,.1f}" if point.minutes < 100 else f"{point.minutes:,.0f}"
+    )
+    return [f"{point.error:.1f}", "-" if point.parameters is None else f"{point.parameters:,}", minutes]
+
+
+def draw_cost(ours: Sequence[Point], path: Path) -> None:
+    """Two panels, logarithmic both ways: error against parameters and against minutes."""
+    figure = new_figure((12, 5))
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, attribute, label in (
+        (panels[0], "parameters", "parameters"),
+        (panels[1], "minutes", "minutes of training"),
+    ):
+        _draw_panel(axes, ours, attribute, "C0", "o", "ours, last step, mean of seeds")
+        _draw_panel(axes, PUBLISHED, attribute, "0.4", "s", "published")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(label)
+        low, high = axes.get_xlim()
+        axes.set_xlim(low / 20, high * 5)  # room for the names
+        axes.grid(alpha=0.3, which="both")
+    ticks = (1, 2, 3, 5, 10, 20)
+    panels[0].set_yticks(ticks, [str(tick) for tick in ticks])
+    panels[0].set_ylabel("test error, %")
+    panels[0].legend()
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
+
+
+def _draw_panel(axes: Any, points: Sequence[Point], attribute: str, colour: str, marker: str, label: str) -> None:
+    shown = [(getattr(point, attribute), point) for point in points if getattr(point, attribute) is not None]
+    axes.scatter([x for x, _ in shown], [point.error for _, point in shown], c=colour, marker=marker, label=label, s=25)
+    for x, point in shown:
+        leftwards = point in PUBLISHED and (attribute == "minutes" or x < 100_000)  # where ours stand beside them
+        axes.annotate(
+            point.who,
+            (x, point.error),
+            xytext=(-5 if leftwards else 5, -2.5),
+            textcoords="offset points",
+            ha="right" if leftwards else "left",
+            fontsize=6.5,
+            color=colour,
+        )

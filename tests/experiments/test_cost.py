@@ -1,0 +1,64 @@
+"""Error against cost: where the numbers come from."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from emcaps.bench.rows import read_rows
+from emcaps.experiments import cost
+from emcaps.experiments.rows import Record
+from emcaps.experiments.table2 import PUBLISHED as TABLE2
+from emcaps.experiments.table2 import ROWS
+
+ROOT = Path(__file__).parent.parent.parent
+SPEEDS = read_rows(ROOT / "results/bench/h200.csv")
+
+
+def records(*accuracies):
+    return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies)]
+
+
+def test_minutes_are_steps_times_the_measured_training_step():
+    (row,) = [
+        row
+        for row in SPEEDS
+        if (row.network, row.iterations, row.batch, row.what, row.implementation)
+        == ("small", 2, 64, "training step", "fused, graph")
+    ]
+    point = cost.our_points({"best-stereo-it2": records(97.0, 98.0)}, SPEEDS)["best-stereo-it2"]
+    assert (point.error, point.parameters) == (2.5, 68_754)
+    assert point.minutes == pytest.approx(ROWS["best-stereo-it2"].train.steps * row.median_ms / 60_000)
+    assert point.how == "97.50 ± 0.71 % right, n = 2"
+
+
+def test_full_and_small_networks_have_their_own_times():
+    found = dict.fromkeys(("faithful-stereo-it3", "faithful-full-stereo-it3"), records(90.0))
+    small, full = cost.our_points(found, SPEEDS).values()
+    assert (small.parameters, full.parameters) == (68_754, 317_194)
+    assert 3 < full.minutes / small.minutes < 5
+
+
+def test_a_step_that_was_not_timed_and_a_row_without_runs_are_left_open():
+    ours = cost.our_points({"cnn-stereo": records(94.0), "best-mono-it2": []}, SPEEDS)
+    assert list(ours) == ["cnn-stereo"]
+    assert ours["cnn-stereo"].minutes is None
+    assert "| [cnn-stereo](../results/table2/cnn-stereo) | 6.0 | 4,253,349 | - |" in cost.markdown_table(ours)
+
+
+def test_published_errors_agree_with_the_accuracies_of_table_2():
+    errors = {point.who: point.error for point in cost.PUBLISHED}
+    for row in TABLE2:
+        who = row.who.replace(", mono", ", small, mono")
+        if who in errors:
+            assert errors.pop(who) == pytest.approx(100 - row.accuracy)
+    assert len(errors) == len(cost.PUBLISHED) - 8
+
+
+def test_the_command_prints_and_draws(tmp_path):
+    console = Console(file=io.StringIO(), width=120)
+    cost.run_cost(ROOT / "results/table2", ROOT / "results/bench/h200.csv", console, tmp_path / "cost.png")
+    assert "best-stereo-it3" in console.file.getvalue()
+    assert "Heinsen" in console.file.getvalue()
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
