@@ -86,6 +86,19 @@ def test_shipped_networks_differ_in_what_they_read():
     assert {load_file(find_weights(name)).config.data.standardise for name in SHIPPED} == {"crop", "background"}
 
 
+def test_the_card_names_the_toys_that_make_up_most_errors():
+    shares = {}
+    for name in SHIPPED:
+        toys = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())["test instances"]
+        assert {(toy["category"], toy["instance"]) for toy in toys[:3]} == {("airplane", 1), ("car", 2), ("car", 5)}
+        shares[name] = 100 * sum(toy["wrong"] for toy in toys[:3]) / sum(toy["wrong"] for toy in toys)
+    card = " ".join(CARD.split())
+    assert (
+        f"{shares['small-stereo']:.0f} % of small-stereo's errors and {shares['small-mono']:.0f} % of small-mono's"
+        in card
+    )
+
+
 def test_an_unknown_name_gets_the_nearest_one():
     with pytest.raises(FileNotFoundError, match=r"'small-sterio': did you mean 'small-stereo'\? .* run folder"):
         emcaps.load("small-sterio")

@@ -181,7 +181,7 @@ def train(
     epilog=examples(
         "emcaps eval small-stereo",
         "emcaps eval runs/small-toys-mono-seed0",
-        "emcaps eval weights.safetensors --crops 13",
+        "emcaps eval weights.safetensors --crops 13 --by-instance",
     ),
 )
 def evaluate(
@@ -195,6 +195,7 @@ def evaluate(
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
     data: Annotated[str | None, typer.Option(help="Another data set than the run's.")] = None,
     split: Annotated[str | None, typer.Option(help="Another split than the run's.")] = None,
+    by_instance: Annotated[bool, typer.Option("--by-instance", help="Show which objects it gets wrong, too.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the result here as JSON, too.")] = None,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -202,6 +203,7 @@ def evaluate(
     """Evaluate trained weights: accuracy and confusion matrix."""
     from emcaps.data.splits import load_split
     from emcaps.report.progress import counting_bar
+    from emcaps.report.tables import instance_table
     from emcaps.train import load_network
     from emcaps.train.device import start_work
     from emcaps.train.evaluate import evaluate_split, write_evaluations
@@ -215,8 +217,11 @@ def evaluate(
     with counting_bar("evaluating", "images") as on_progress:
         results = evaluate_split(network, examples, config, place, crops, on_progress)
     _show_evaluations(results, f"{run}, step {step}, crops {crops}")
+    if by_instance:
+        for part, result in results.items():
+            wide_console().print(instance_table(result.instances, f"{part}: objects by errors"))
     if json is not None:
-        write_evaluations(json, results, step, crops)
+        write_evaluations(json, results, step, crops, by_instance)
 
 
 @app.command(epilog=examples("emcaps info"))

@@ -6,8 +6,10 @@ from torch import nn
 
 from emcaps import RoutingOutput
 from emcaps.config import preset
+from emcaps.data.prepared import CATEGORIES
 from emcaps.train import evaluate
-from emcaps.train.evaluate import class_scores, images_at_a_time
+from emcaps.train.evaluate import class_scores, errors_by_instance, images_at_a_time
+from patterns import pattern_examples
 
 
 class BrightestQuarter(nn.Module):
@@ -42,6 +44,29 @@ def test_evaluate_counts_every_image_once(crops, batch_size):
     assert result.accuracy == 6 / 7
     assert result.images == 7
     assert result.confusion == [[1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 1, 0], [0, 0, 0, 2]]
+
+
+@pytest.mark.parametrize("view", ["mono", "stereo"])
+def test_errors_are_counted_by_object(view):
+    """Against a loop over examples and cameras."""
+    examples = pattern_examples((0, 3), views=5, seed=0)
+    cameras = 2 if view == "mono" else 1
+    given = torch.randint(5, (len(examples.category) * cameras,), generator=torch.Generator().manual_seed(0))
+    given[examples.category.repeat(cameras) == 1] = 1
+    wrong = {(category, instance): [] for category in range(5) for instance in (0, 3)}
+    for number, answer in enumerate(given.tolist()):
+        true = examples.category[number // cameras], examples.instance[number // cameras]
+        if answer != true[0]:
+            wrong[true].append(answer)
+    found = errors_by_instance(given, examples)
+    assert [one.wrong for one in found] == sorted((len(each) for each in wrong.values()), reverse=True)
+    for one in found:
+        each = wrong[CATEGORIES.index(one.category), one.instance]
+        assert (one.images, one.wrong) == (5 * cameras, len(each))
+        assert one.mostly == (
+            "" if not each else CATEGORIES[min(each, key=lambda answer: (-each.count(answer), answer))]
+        )
+    assert sum(one.category == "human" and one.wrong == 0 for one in found) == 2
 
 
 class Scores(nn.Module):

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from emcaps.data.prepared import Examples
 from emcaps.nn.summary import LayerRow
-from emcaps.train.evaluate import Evaluation
+from emcaps.train.evaluate import Evaluation, InstanceErrors
 
 
 def plain_table(title: str) -> Table:
@@ -55,6 +55,20 @@ def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -
         cells = [f"{100 * count / images:.1f}" if images else "-" for count in counts]
         cells[true] = f"[bold]{cells[true]}[/bold]"
         table.add_row(category, *cells, f"{images:,}")
+    return table
+
+
+def instance_table(instances: Sequence[InstanceErrors], title: str) -> Table:
+    """Objects that were not always recognised, the worst first."""
+    table = plain_table(title)
+    for column in ("category", "instance", "images", "wrong", "wrong, %", "of all\nerrors, %", "mostly\ntaken for"):
+        table.add_column(column, justify="left" if column in ("category", "mostly\ntaken for") else "right")
+    errors = sum(one.wrong for one in instances)
+    for one in instances:
+        if one.wrong:
+            shares = (f"{100 * one.wrong / whole:.1f}" for whole in (one.images, errors))
+            counts = (str(one.instance), f"{one.images:,}", f"{one.wrong:,}")
+            table.add_row(one.category, *counts, *shares, one.mostly)
     return table
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
 from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.splits import Split
 from emcaps.routing import RoutingOutput, parent_grid
 from emcaps.routing.dispatch import choose_implementation
@@ -21,12 +23,25 @@ REFERENCE_MEMORY = 16 * 2**30
 """Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
 
 
+class InstanceErrors(NamedTuple):
+    """How often one object was not recognised."""
+
+    category: str
+    instance: int
+    images: int
+    wrong: int
+    mostly: str
+    """The wrong answer that was given most often; empty if none was."""
+
+
 class Evaluation(NamedTuple):
     accuracy: float
     """Share of right answers, 0 to 1."""
     images: int
     confusion: list[list[int]]
     """confusion[true class][given class], counts."""
+    instances: tuple[InstanceErrors, ...] = ()
+    """By object, the least recognised first, where the objects are known."""
 
 
 def class_scores(output: RoutingOutput | Tensor) -> Tensor:
@@ -47,12 +62,42 @@ def evaluate(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
+    given = answers(
+        network,
+        images,
+        crop=crop,
+        crops=crops,
+        standardised=standardised,
+        batch_size=batch_size,
+        on_progress=on_progress,
+    )
+    return _evaluation(given, labels, classes)
+
+
+def _evaluation(given: Tensor, labels: Tensor, classes: int) -> Evaluation:
+    counts = torch.bincount(labels * classes + given, minlength=classes * classes)
+    confusion: list[list[int]] = counts.view(classes, classes).tolist()
+    right = sum(confusion[label][label] for label in range(classes))
+    return Evaluation(right / len(labels), len(labels), confusion)
+
+
+def answers(
+    network: nn.Module,
+    images: Tensor,
+    *,
+    crop: int,
+    crops: int = 1,
+    standardised: str = "image",
+    batch_size: int = 256,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """The class (N,) that the network gives to each of the images uint8 (N, channels, 48, 48)."""
     if len(images) == 0:
         raise ValueError("there are no images to evaluate on")
     was_training = network.training
     network.eval()
     finite = torch.ones((), dtype=torch.bool, device=images.device)
-    counts = torch.zeros(classes * classes, dtype=torch.int64, device=images.device)
+    given = []
     try:
         for start in range(0, len(images), batch_size):
             batch = evaluation_crops(images[start : start + batch_size], crop, crops, standardised)
@@ -61,17 +106,26 @@ def evaluate(
             if crops > 1:
                 scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
             finite &= scores.isfinite().all()
-            given = scores.sum(1).argmax(-1)
-            counts += torch.bincount(labels[start : start + batch_size] * classes + given, minlength=classes * classes)
+            given.append(scores.sum(1).argmax(-1))
             if on_progress is not None:
                 on_progress(min(start + batch_size, len(images)), len(images))
     finally:
         network.train(was_training)
     if not finite:
         raise ValueError("the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use")
-    confusion: list[list[int]] = counts.view(classes, classes).tolist()
-    right = sum(confusion[label][label] for label in range(classes))
-    return Evaluation(right / len(images), len(images), confusion)
+    return torch.cat(given)
+
+
+def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:
+    """`given` is the answers to the examples as `to_tensors` numbers them; the object with most errors comes first."""
+    answered = given.cpu().numpy().reshape(len(examples.category), -1)  # a column for each camera that was asked
+    found = []
+    for category, instance in np.unique(np.stack([examples.category, examples.instance], 1), axis=0).tolist():
+        asked = answered[(examples.category == category) & (examples.instance == instance)]
+        wrong = asked[asked != category]
+        mostly = CATEGORIES[np.bincount(wrong).argmax()] if wrong.size else ""
+        found.append(InstanceErrors(CATEGORIES[category], instance, asked.size, wrong.size, mostly))
+    return tuple(sorted(found, key=lambda one: -one.wrong))
 
 
 def evaluate_split(
@@ -87,17 +141,17 @@ def evaluate_split(
     for name, examples in (("test", split.test), ("familiar", split.familiar)):
         if examples is not None:
             images, labels = to_tensors(examples, config.data.view, device)
-            results[name] = evaluate(
+            given = answers(
                 network,
                 images,
-                labels,
                 crop=config.data.crop,
-                classes=config.network.classes,
                 crops=crops,
                 standardised=config.data.standardise,
                 batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
                 on_progress=on_progress,
             )
+            found = _evaluation(given, labels, config.network.classes)
+            results[name] = found._replace(instances=errors_by_instance(given, examples))
     return results
 
 
@@ -118,5 +172,12 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     return max(1, min(2048, memory // (votes * bytes_each)))
 
 
-def write_evaluations(path: Path, evaluations: dict[str, Evaluation], step: int, crops: int) -> None:
-    write_json(path, {"step": step, "crops": crops} | {name: result._asdict() for name, result in evaluations.items()})
+def write_evaluations(
+    path: Path, evaluations: dict[str, Evaluation], step: int, crops: int, by_instance: bool = False
+) -> None:
+    content: dict[str, Any] = {"step": step, "crops": crops}
+    for name, result in evaluations.items():
+        content[name] = {"accuracy": result.accuracy, "images": result.images, "confusion": result.confusion}
+        if by_instance:
+            content[f"{name} instances"] = [one._asdict() for one in result.instances]
+    write_json(path, content)
