@@ -87,12 +87,16 @@ def test_shipped_networks_differ_in_what_they_read():
 
 
 def test_the_card_names_the_toys_that_make_up_most_errors():
-    shares = {}
+    shares, airplane = {}, {}
     for name in SHIPPED:
         toys = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())["test instances"]
         assert {(toy["category"], toy["instance"]) for toy in toys[:3]} == {("airplane", 1), ("car", 2), ("car", 5)}
         shares[name] = 100 * sum(toy["wrong"] for toy in toys[:3]) / sum(toy["wrong"] for toy in toys)
+        (airplane[name],) = [toy for toy in toys if (toy["category"], toy["instance"]) == ("airplane", 1)]
     card = " ".join(CARD.split())
+    assert airplane["small-mono"]["mostly"] == "animal"
+    percent = 100 * airplane["small-mono"]["times"] / airplane["small-mono"]["images"]
+    assert f"that airplane for an animal {percent:.0f} times in a hundred" in card
     assert (
         f"{shares['small-stereo']:.0f} % of small-stereo's errors and {shares['small-mono']:.0f} % of small-mono's"
         in card

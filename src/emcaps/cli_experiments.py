@@ -43,7 +43,7 @@ def table2(
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """Table 2 of the paper: smallNORB by the small network, beside what others published."""
+    """Table 2 of the paper: smallNORB by the small and the full network, beside what others published."""
     from emcaps.experiments.table2 import ROWS, run_table2
 
     with interruption("what is done is saved, and the same command goes on"):

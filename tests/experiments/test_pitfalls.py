@@ -10,15 +10,20 @@ from functools import partial
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
+from emcaps import cli
 from emcaps.config import preset
 from emcaps.experiments import measured, pitfalls, processes
 from emcaps.experiments.inside import layer_statistics, position_statistics
 from emcaps.experiments.measured import Run, read_run, train_and_measure
 from emcaps.nn import ClassCaps, ConvCaps
 from emcaps.routing import RoutingOutput
+from emcaps.train import loop
+from emcaps.train.evaluate import NotFiniteScoresError
 from patterns import write_patterns
 
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SHORT = {
     "network.conv_channels": 8,
     "network.primary_types": 2,
@@ -97,6 +102,39 @@ def test_a_run_whose_loss_is_no_longer_finite_is_recorded_and_not_repeated(tmp_p
     train_and_measure(config, tmp_path / "run", device="cpu", data_folder=tmp_path / "no data")
 
 
+def test_a_run_whose_answers_are_not_finite_has_failed_too(tmp_path, monkeypatch):
+    """The loss of the last batch may still be finite when a test image is answered with NaN."""
+
+    def no_answers(*_, **__):
+        raise NotFiniteScoresError
+
+    data = write_patterns(tmp_path / "data")
+    config = pitfalls.variant_config("correct-it2", 0, "toys").override(SHORT)
+    monkeypatch.setattr(loop, "evaluate_split", no_answers)
+    train_and_measure(config, tmp_path / "run", device="cpu", data_folder=data)
+    assert read_run(tmp_path / "run").failed_by == 4
+    assert measured.is_complete(tmp_path / "run", config)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+def test_routing_is_measured_where_the_run_trains(tmp_path, device):
+    data = write_patterns(tmp_path / "data")
+    config = pitfalls.variant_config("correct-it3", 0, "toys").override(SHORT)
+    train_and_measure(config, tmp_path / "run", device=device, data_folder=data)
+    assert [found["step"] for found in read_run(tmp_path / "run").routing] == [0, 2, 4]
+
+
+def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
+    given = {}
+    monkeypatch.setattr(pitfalls, "run_pitfalls", lambda *values: given.update(enumerate(values)))
+    command = ["emcaps", "experiment", "pitfalls", "--network", "small", "--jobs", "8", "--runs", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert list(given.values())[-2:] == ["small", 8]
+
+
 def test_failures_are_counted_and_left_out_of_the_means():
     layer = {"lone_parents": 0.1, "logit_useful": 0.5, "assigned": 1.0, "positions": 1.5}
     routing = [{"step": 500, "layers": {"conv_caps2": [layer], "class_caps": [layer]}}]
@@ -126,14 +164,20 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
 
 
 def test_processes_divide_the_runs_among_them(tmp_path, monkeypatch):
-    """Every second run is left to a helper, which does it as this one would have."""
+    """Every second run is left to a helper; all together are done, and one process does what is left."""
     data = write_patterns(tmp_path / "data")
     config = pitfalls.variant_config("correct-it2", 0, "toys").override(SHORT)
     monkeypatch.setattr(processes, "_work_here", lambda _work: None)  # here, not in the helper, which starts afresh
     names = ("one", "two", "three")
     config_of = partial(_same_for_all, config)
     measured.measure_missing(tmp_path / "runs", names, (0,), config_of, "cpu", data, jobs=2)
-    assert [measured.is_complete(tmp_path / "runs" / name / "seed0", config) for name in names] == [False, True, False]
+    folders = [tmp_path / "runs" / name / "seed0" for name in names]
+    assert [measured.is_complete(folder, config) for folder in folders] == [False, True, False]
+    monkeypatch.undo()
+    measured.measure_missing(tmp_path / "runs", names, (0,), config_of, "cpu", data)
+    assert all(measured.is_complete(folder, config) for folder in folders)
+    first, helped = (load_file(folder / "weights.safetensors") for folder in folders[:2])
+    torch.testing.assert_close(first, helped, rtol=1e-3, atol=1e-5)  # threads may change the last bits
 
 
 def _same_for_all(config, _name, _seed):

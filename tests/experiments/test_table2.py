@@ -101,6 +101,15 @@ def test_many_crops_are_shown_if_every_seed_has_them():
     assert table2.markdown_rows({"best-mono-it2": [both["best-mono-it2"][0], other]}).endswith("| 95.50 ± 0.71 | - |")
 
 
+def test_many_crops_of_another_step_do_not_count(tmp_path, short_rows):
+    data = write_patterns(tmp_path / "data")
+    run(tmp_path / "runs", short_rows, data, seeds=(0,))
+    file = tmp_path / "runs/faithful-mono-it2/seed0/evaluation-13-crops.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"step": 2}))
+    (record,) = read_records(short_rows, "faithful-mono-it2", tmp_path / "runs")
+    assert record.many_crops is None
+
+
 def test_finished_runs_are_not_trained_again(tmp_path, short_rows, monkeypatch):
     data = write_patterns(tmp_path / "data")
     first = run(tmp_path / "runs", short_rows, data, seeds=(0,))

@@ -63,6 +63,7 @@ def test_errors_are_counted_by_object(view):
     for one in found:
         each = wrong[CATEGORIES.index(one.category), one.instance]
         assert (one.images, one.wrong) == (5 * cameras, len(each))
+        assert one.times == max((each.count(answer) for answer in each), default=0)
         assert one.mostly == (
             "" if not each else CATEGORIES[min(each, key=lambda answer: (-each.count(answer), answer))]
         )

@@ -3,7 +3,7 @@
 The run folder gets one more file, and another one if the run fails:
 
 routing.json   per step: loss, gradient norm, and for each routed layer and iteration how sharp the routing is
-failure.json   the step by which the loss or the weights were no longer finite
+failure.json   the step by which the loss, the weights or the answers to the test images were no longer finite
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from emcaps.experiments.rows import run_folder
 from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.device import pick_device
+from emcaps.train.evaluate import NotFiniteScoresError
 from emcaps.train.randomness import seed_for
 from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
 from emcaps.train.step import margin_of, start_betas
@@ -114,9 +115,10 @@ def train_and_measure(
     resume = (folder / CONFIG).exists()
     try:
         result = train(config, folder, device=device, data_folder=data_folder, resume=resume, on_progress=watch)
-    except NotFiniteError as error:
+    except (NotFiniteError, NotFiniteScoresError) as error:
         record(_fresh_network(config, images), 0)
-        write_json(folder / FAILURE, {"step": error.step})
+        failed_by = error.step if isinstance(error, NotFiniteError) else config.train.steps
+        write_json(folder / FAILURE, {"step": failed_by})
         return
     if not result.complete:
         raise KeyboardInterrupt
@@ -126,7 +128,7 @@ def train_and_measure(
 
 def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:
     """The network that training started from."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[images.device] if images.device.type == "cuda" else []):
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(images.device)
     start_betas(network, images, config)

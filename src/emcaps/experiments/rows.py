@@ -85,8 +85,10 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
             for m in metrics
             if "test_accuracy" in m
         )
-        many = json.loads((folder / MANY_CROPS).read_text())["test"] if (folder / MANY_CROPS).exists() else None
-        many_crops = 100 * many["accuracy"] if many else None
+        many_crops = None
+        if (folder / MANY_CROPS).exists():
+            found = json.loads((folder / MANY_CROPS).read_text())
+            many_crops = 100 * found["test"]["accuracy"] if found["step"] == config.train.steps else None
         records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values()), curve, many_crops))
     return sorted(records, key=lambda record: record.seed)
 

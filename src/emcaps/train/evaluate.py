@@ -23,6 +23,10 @@ REFERENCE_MEMORY = 16 * 2**30
 """Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
 
 
+class NotFiniteScoresError(ValueError):
+    """A network gave infinite or NaN scores to an image."""
+
+
 class InstanceErrors(NamedTuple):
     """How often one object was not recognised."""
 
@@ -32,6 +36,8 @@ class InstanceErrors(NamedTuple):
     wrong: int
     mostly: str
     """The wrong answer that was given most often; empty if none was."""
+    times: int
+    """How often that was."""
 
 
 class Evaluation(NamedTuple):
@@ -41,7 +47,7 @@ class Evaluation(NamedTuple):
     confusion: list[list[int]]
     """confusion[true class][given class], counts."""
     instances: tuple[InstanceErrors, ...] = ()
-    """By object, the least recognised first, where the objects are known."""
+    """By object, those with most errors first, where the objects are known."""
 
 
 def class_scores(output: RoutingOutput | Tensor) -> Tensor:
@@ -112,7 +118,9 @@ def answers(
     finally:
         network.train(was_training)
     if not finite:
-        raise ValueError("the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use")
+        raise NotFiniteScoresError(
+            "the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use"
+        )
     return torch.cat(given)
 
 
@@ -123,8 +131,9 @@ def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceError
     for category, instance in np.unique(np.stack([examples.category, examples.instance], 1), axis=0).tolist():
         asked = answered[(examples.category == category) & (examples.instance == instance)]
         wrong = asked[asked != category]
-        mostly = CATEGORIES[np.bincount(wrong).argmax()] if wrong.size else ""
-        found.append(InstanceErrors(CATEGORIES[category], instance, asked.size, wrong.size, mostly))
+        counts = np.bincount(wrong, minlength=len(CATEGORIES))
+        mostly = CATEGORIES[counts.argmax()] if wrong.size else ""
+        found.append(InstanceErrors(CATEGORIES[category], instance, asked.size, wrong.size, mostly, int(counts.max())))
     return tuple(sorted(found, key=lambda one: -one.wrong))
 
 
