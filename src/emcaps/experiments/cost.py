@@ -56,7 +56,7 @@ PUBLISHED = (
     Point(
         "SWaltmann, small, stereo", 5.4, 68_754, None, "last 20 epochs of 5,000; 12.8 with a sign of its cost put right"
     ),
-    Point("SWaltmann, full, stereo", 7.7, 310_000, 3350 * 3, "last 20 epochs of 3,350, with the wrong sign"),
+    Point("SWaltmann, full, stereo", 7.7, 310_000, 3350 * 3, "last 20 epochs of 3,350"),
     Point("VB routing, three capsule layers, stereo", 1.3, None, None, "its README; another routing"),
     Point("Heinsen, 96x96, stereo", 0.9, 272_000, None, "best of ten on the test set; another routing"),
 )
@@ -118,10 +118,9 @@ def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") 
 
 
 def _cells(point: Point) -> list[str]:
-    minutes = (
-        "-" if point.minutes is None else f"{point.minutes:,.1f}" if point.minutes < 100 else f"{point.minutes:,.0f}"
-    )
-    return [f"{point.error:.1f}", "-" if point.parameters is None else f"{point.parameters:,}", minutes]
+    parameters = "-" if point.parameters is None else f"{point.parameters:,}"
+    minutes = "-" if point.minutes is None else f"{point.minutes:,.1f}"
+    return [f"{point.error:.1f}", parameters, minutes]
 
 
 def draw_cost(ours: Sequence[Point], path: Path) -> None:
