@@ -36,7 +36,7 @@ from emcaps.train.step import margin_of, start_betas
 
 ROUTING, FAILURE = "routing.json", "failure.json"
 BATCHES = 4
-"""Of BATCH images each, that routing is measured on: as large as training batches, so that gradients compare."""
+"""Of BATCH images each, that routing is measured on: as large as the training batches of the tiny network's runs."""
 
 
 def is_complete(folder: Path, config: RunConfig) -> bool:
