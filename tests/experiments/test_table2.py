@@ -57,7 +57,7 @@ def test_the_rows_are_what_their_names_say():
             recipe, *full, view, iterations = name.split("-")
             assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
             assert (config.network.primary_types, config.network.conv1_types) == ((32, 32) if full else (8, 16))
-            assert (config.data.splice > 0) == (recipe == "best")
+            assert (config.data.splice > 0) == (recipe in ("best", "long"))
 
 
 def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
@@ -71,8 +71,17 @@ def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
 
 
 def test_every_published_row_names_rows_that_exist():
-    named = {name for row in PUBLISHED for name in (row.faithful, row.best) if name}
+    named = {name for row in PUBLISHED for name in (row.faithful, row.best, row.long) if name}
     assert named <= set(ROWS)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("long")])
+def test_a_long_row_is_the_best_row_in_twice_as_many_steps(name):
+    long, best = ROWS[name], ROWS[name.replace("long", "best")]
+    length = {f"train.{key}": getattr(long.train, key) for key in ("steps", "margin_steps", "eval_every")}
+    assert best.override(length) == long
+    assert long.train.steps == 2 * best.train.steps
+    assert long.train.margin_steps == 2 * best.train.margin_steps
 
 
 def test_training_reading_and_drawing(tmp_path, short_rows, monkeypatch):
@@ -152,7 +161,9 @@ def test_mean_and_spread():
 
 def test_markdown_table_has_every_published_row_and_links_to_runs():
     text = markdown_table({"best-mono-it2": records(95.0, 96.0, 97.0)})
-    assert "| Gritzman, mono, 2 iterations | 95.4 | - | [96.00 ± 1.00](results/table2/best-mono-it2) (n = 3) |" in text
+    assert (
+        "| Gritzman, mono, 2 iterations | 95.4 | - | [96.00 ± 1.00](results/table2/best-mono-it2) (n = 3) | - |" in text
+    )
     assert len(text.splitlines()) == 2 + len(PUBLISHED)
 
 

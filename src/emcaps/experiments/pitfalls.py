@@ -4,7 +4,7 @@ The mistakes are switches of the network: no variance floor, no scaling of the d
 Beside them, networks with more and fewer parent types show how many parents live on one child (section 2.1 there).
 
 With the tiny network runs are short, for a CPU, and tested on held-out training instances. With the small one they are
-a ninth as long as those of Table 2, for a GPU, with its recipe in stereo but for soft routing and the rate of the
+a twelfth as long as those of Table 2, for a GPU, with its recipe in stereo but for soft routing and the rate of the
 betas, and tested on the test set.
 """
 
@@ -55,7 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-SMALL_STEPS = 4000
+SMALL_STEPS = 3000
 SETTINGS: dict[str, dict[str, Any]] = {
     "tiny": iterations.SETTINGS,
     "small": BEST
