@@ -87,7 +87,7 @@ def pitfalls(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/pitfalls"),
     network: Annotated[
         str,
-        typer.Option(help="tiny, for minutes on a CPU, or small, for minutes on a GPU in runs eight times as long."),
+        typer.Option(help="tiny, for minutes on a CPU, or small, for minutes on a GPU in runs six times as long."),
     ] = "tiny",
     data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
     figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
