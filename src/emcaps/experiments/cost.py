@@ -125,14 +125,15 @@ def _cells(point: Point) -> list[str]:
 
 def draw_cost(ours: Sequence[Point], path: Path) -> None:
     """Two panels, logarithmic both ways: error against parameters and against minutes."""
-    figure = new_figure((12, 5))
+    figure = new_figure((12, 6))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, attribute, label in (
         (panels[0], "parameters", "parameters"),
         (panels[1], "minutes", "minutes of training"),
     ):
-        _draw_panel(axes, ours, attribute, published=False)
-        _draw_panel(axes, PUBLISHED, attribute, published=True)
+        _draw_points(axes, ours, attribute, "C0", "ours, last step, mean of seeds")
+        _draw_points(axes, PUBLISHED, attribute, "0.4", "published")
+        _write_names(axes, ours, attribute)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel(label)
@@ -147,20 +148,30 @@ def draw_cost(ours: Sequence[Point], path: Path) -> None:
         figure.savefig(temporary, dpi=120, format="png")
 
 
-def _draw_panel(axes: Any, points: Sequence[Point], attribute: str, published: bool) -> None:
-    """Circles for stereo, triangles for mono; names beside them, moved down where they would meet."""
-    colour, label = ("0.4", "published") if published else ("C0", "ours, last step, mean of seeds")
-    shown = [(getattr(point, attribute), point) for point in points if getattr(point, attribute) is not None]
+def _draw_points(axes: Any, points: Sequence[Point], attribute: str, colour: str, label: str) -> None:
+    """Circles for stereo, triangles for mono."""
     for marker, view in (("o", "stereo"), ("v", "mono")):
-        where = [(x, point.error) for x, point in shown if ("mono" in point.who) == (view == "mono")]
+        where = [
+            (getattr(point, attribute), point.error)
+            for point in points
+            if getattr(point, attribute) is not None and ("mono" in point.who) == (view == "mono")
+        ]
         if where:
             axes.scatter(*zip(*where, strict=True), c=colour, marker=marker, label=f"{label}, {view}", s=25)
-    named: list[tuple[float, float]] = []
-    for x, point in sorted(shown, key=lambda one: -one[1].error):
-        near = [y for other, y in named if 0.3 < other / x < 3]
-        height = min([point.error, *(y / 1.06 for y in near)])
-        named.append((x, height))
+
+
+def _write_names(axes: Any, ours: Sequence[Point], attribute: str) -> None:
+    """Beside the points, moved down where they would meet on the same side."""
+    gap, reach = (1.1, 3) if attribute == "parameters" else (1.2, 8)
+    named: list[tuple[bool, float, float]] = []
+    for point in sorted((*ours, *PUBLISHED), key=lambda point: -point.error):
+        x, published = getattr(point, attribute), point in PUBLISHED
+        if x is None:
+            continue
         leftwards = published and (attribute == "minutes" or x < 100_000)  # where ours stand beside them
-        gap = 1.1 if attribute == "parameters" else 1.2
-        side = (x / gap, "right") if leftwards else (x * gap, "left")
-        axes.text(side[0], height, point.who, ha=side[1], va="center", fontsize=6.5, color=colour)
+        near = [y for side, other, y in named if side == leftwards and 1 / reach < other / x < reach]
+        height = min([point.error, *(y / 1.06 for y in near)])
+        named.append((leftwards, x, height))
+        place, side = (x / gap, "right") if leftwards else (x * gap, "left")
+        colour = "0.4" if published else "C0"
+        axes.text(place, height, point.who, ha=side, va="center", fontsize=6.5, color=colour)
