@@ -116,20 +116,15 @@ def test_the_page_on_three_iterations_has_the_numbers_of_its_runs():
         assert f"| {' | '.join(cells)} |" in line
 
 
-def test_the_page_on_pitfalls_has_the_numbers_of_its_runs():
+@pytest.mark.parametrize(("network", "runs"), [("small", "results/pitfalls-small"), ("tiny", "results/pitfalls")])
+def test_the_page_on_pitfalls_has_the_numbers_of_its_runs(network, runs):
     page = (ROOT / "docs/pitfalls.md").read_text(encoding="utf-8")
-    found = pitfalls.read_runs(ROOT / "results/pitfalls")
-    assert {len(runs) for runs in found.values()} == {3}
-    for variant, runs in found.items():
-        link = f"(../results/pitfalls/{variant})"
-        if variant.startswith("types-"):
-            for layer in ("conv_caps1", "conv_caps2"):
-                cells = " | ".join(pitfalls.ratio_row(runs, layer))
-                assert re.search(rf"{re.escape(link)} \| {layer} \| [\d.]+ \| {re.escape(cells)} \|", page), variant
-        else:
-            assert f"{link} | {' | '.join(pitfalls.accuracy_row(runs))} |" in page
+    found = pitfalls.read_runs(ROOT / runs, network)
+    assert {len(each) for each in found.values()} == {3}
+    assert pitfalls.markdown_accuracies(found, f"../{runs}/") in page
+    assert pitfalls.markdown_ratios(found, network, f"../{runs}/") in page
     failed = sorted(run.failed_by for run in found["no-floor-it3"])
-    assert f"[{failed[0]}, {failed[1]} and {failed[2]}](../results/pitfalls/no-floor-it3)" in page
+    assert f"[{failed[0]:,}, {failed[1]:,} and {failed[2]:,}](../{runs}/no-floor-it3)" in page
 
 
 def test_the_accuracies_in_prose_are_those_of_the_runs_they_link_to():

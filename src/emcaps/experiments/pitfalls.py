@@ -96,6 +96,7 @@ def run_pitfalls(
     found = read_runs(runs, network)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
+    print(markdown_accuracies(found), markdown_ratios(found, network), sep="\n\n")
     if figures is not None:
         for path in draw_figures(found, figures, network):
             console.print(f"figure: {path}")
@@ -153,6 +154,35 @@ def ratio_row(runs: Sequence[Run], layer: str) -> list[str]:
     """By iteration; nothing if no run is whole."""
     ends = [run.routing[-1]["layers"][layer] for run in runs if run.failed_by is None]
     return [f"{100 * row['lone_parents']:.1f}" for row in average(ends)] if ends else []
+
+
+def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> str:
+    """The first table for a page, with links to the runs under `link`."""
+    header = (
+        "variant",
+        "failed",
+        "accuracy, %",
+        "parents with one child, %",
+        "useful logits, %",
+        "assigned",
+        "positions",
+    )
+    lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
+    for variant, runs in found.items():
+        if runs and not variant.startswith("types-"):
+            lines.append(f"| [{variant}]({link}{variant}) | {' | '.join(accuracy_row(runs))} |")
+    return "\n".join(lines)
+
+
+def markdown_ratios(found: Mapping[str, Sequence[Run]], network: str, link: str = "") -> str:
+    """The second one."""
+    lines = ["| types of parent | layer | children to a parent | iteration 1 | 2 | 3 | 4 |", f"|--:|---|{'--:|' * 5}"]
+    for types in TYPES:
+        for layer in LAYERS[:2]:
+            if shares := ratio_row(found[f"types-{types}"], layer):
+                cells = (f"[{types}]({link}types-{types})", layer, f"{mean_data(types, network)[layer]:.2f}", *shares)
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def mean_data(types: int, network: str) -> dict[str, float]:
