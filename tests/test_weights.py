@@ -17,7 +17,12 @@ ROOT = Path(__file__).parent.parent
 CARD = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
 
 
-RUNS = {"small-mono": "results/table2/best-mono-it2/seed0", "small-stereo": "results/table2/best-stereo-it2/seed0"}
+RUNS = {
+    "full-stereo": "results/table2/best-full-stereo-it2/seed0",
+    "small-mono": "results/table2/long-mono-it2/seed0",
+    "small-stereo": "results/table2/long-stereo-it3/seed0",
+}
+MOST_PARAMETERS = {"small": 70_000, "full": 320_000}
 
 
 def test_the_names_are_those_that_are_documented():
@@ -28,7 +33,8 @@ def test_the_names_are_those_that_are_documented():
 def test_a_network_classifies_images(name):
     network = emcaps.load(name)
     assert not network.training
-    assert count_parameters(network) < 70_000
+    assert count_parameters(network) < MOST_PARAMETERS[name.split("-")[0]]
+    assert find_weights(name).stat().st_size < 2e6
     output = network(torch.randn(2, network.image_channels, 32, 32))
     assert output.activation.shape == (2, 5)
     assert output.activation.isfinite().all()
@@ -43,12 +49,15 @@ def test_a_network_is_the_end_of_its_recorded_run(name):
     assert config == RunConfig.from_json((record / "config.json").read_text())
     found = json.loads((record / "evaluation.json").read_text())
     assert (shipped.step, found["step"]) == (config.train.steps,) * 2
-    assert config.data.view == name.removeprefix("small-")
+    assert config.data.view == name.split("-")[1]
+    crops = record / "evaluation-13-crops.json"
+    many = f"{100 * json.loads(crops.read_text())['test']['accuracy']:.2f} %" if crops.exists() else "-"
     cells = (
         name,
         f"{count_parameters(emcaps.load(name)):,}",
         f"{config.train.steps * config.train.batch_size / TRAINING_IMAGES[config.data.view]:.1f}",
         f"{100 * found['test']['accuracy']:.2f} %",
+        many,
         f"[run](../../../{RUNS[name]})",
     )
     assert f"| {' | '.join(cells)} |" in CARD
@@ -56,7 +65,7 @@ def test_a_network_is_the_end_of_its_recorded_run(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_cpu_counts_the_same_answers_as_the_gpu(name):
-    """The run was evaluated on a GPU, and `emcaps eval` was on a CPU."""
+    """The run was evaluated on a GPU; `emcaps eval` ran on a CPU."""
     on_cpu = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())
     on_gpu = json.loads((ROOT / RUNS[name] / "evaluation.json").read_text())
     assert on_cpu["test"] == on_gpu["test"]
@@ -98,9 +107,17 @@ def test_the_card_names_the_toys_that_make_up_most_errors():
     percent = 100 * airplane["small-mono"]["times"] / airplane["small-mono"]["images"]
     assert f"that airplane for an animal {percent:.0f} times in a hundred" in card
     assert (
-        f"{shares['small-stereo']:.0f} % of small-stereo's errors and {shares['small-mono']:.0f} % of small-mono's"
+        f"{shares['small-stereo']:.0f} % of small-stereo's errors, {shares['small-mono']:.0f} % of small-mono's, "
         in card
     )
+    assert f"and {shares['full-stereo']:.0f} % of full-stereo's" in card
+
+
+def test_the_readme_has_the_accuracies_of_the_card():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for name, run in RUNS.items():
+        found = json.loads((ROOT / run / "evaluation.json").read_text())
+        assert f'`emcaps.load("{name}")`, {100 * found["test"]["accuracy"]:.2f} %' in readme
 
 
 def test_an_unknown_name_gets_the_nearest_one():
