@@ -149,15 +149,15 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
     monkeypatch.setitem(pitfalls.SETTINGS, "tiny", pitfalls.SETTINGS["tiny"] | SHORT)
     monkeypatch.setattr(pitfalls, "SEEDS", (0,))
     monkeypatch.setattr(pitfalls, "TYPES", (2,))
-    few = {name: changes for name, changes in pitfalls.VARIANTS.items() if name.endswith("-it2") or name == "types-2"}
-    monkeypatch.setattr(pitfalls, "VARIANTS", few)
+    names = [f"{mistake}-it2" for mistake in pitfalls.MISTAKES] + ["correct-it3", "no-competition-it3", "types-2"]
+    monkeypatch.setattr(pitfalls, "VARIANTS", {name: pitfalls.VARIANTS[name] for name in names})
     console = Console(file=io.StringIO(), width=120)
     arguments = (tmp_path / "runs", data, "cpu", "toys", console)
     pitfalls.run_pitfalls(*arguments, tmp_path)
     text = console.file.getvalue()
-    for variant in pitfalls.MISTAKES:
-        assert f"{variant}-it2" in text
-    for name in ("logits", "one-child"):
+    for variant in names[:-1]:
+        assert variant in text
+    for name in ("logits", "one-child", "positions"):
         assert (tmp_path / f"pitfalls-tiny-{name}.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(measured, "train_and_measure", None)
     pitfalls.run_pitfalls(*arguments, None)

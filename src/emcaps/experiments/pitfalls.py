@@ -193,11 +193,15 @@ def mean_data(types: int, network: str) -> dict[str, float]:
 
 
 def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path, network: str) -> list[Path]:
-    """Inputs of the logistic function by layer, and parents with one child by iteration; gives the pictures' paths."""
+    """Inputs of the logistic function by layer; parents with one child, and positions that share a child, by iteration.
+
+    Gives the pictures' paths.
+    """
     paths = []
     pictures: dict[str, Callable[[Any], None]] = {
         "logits": lambda figure: _draw_logits(figure, found),
         "one-child": lambda figure: _draw_one_child(figure, found, network),
+        "positions": lambda figure: _draw_positions(figure, found),
     }
     for name, draw in pictures.items():
         paths.append(folder / f"pitfalls-{network}-{name}.png")
@@ -245,3 +249,23 @@ def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Run]], network: st
         axes.grid(alpha=0.3)
         axes.legend()
     figure.axes[0].set_ylabel("parents that live on one child, %")
+
+
+def _draw_positions(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
+    """At the start of training (dashed) and at the end: over how many positions a child is spread in effect."""
+    for axes, layer in zip(figure.subplots(1, 2, sharey=True), LAYERS[:2], strict=True):
+        for colour, variant in enumerate(("correct-it3", "no-competition-it3")):
+            runs = [run for run in found[variant] if run.failed_by is None]
+            for when, style, moment in ((0, "--", "start"), (-1, "-", "end")):
+                if runs:
+                    rows = average([run.routing[when]["layers"][layer] for run in runs])
+                    spread_over = [row["positions"] for row in rows]
+                    line = {"color": f"C{colour}", "linestyle": style, "marker": "o"}
+                    axes.plot(range(1, len(rows) + 1), spread_over, label=f"{variant}, {moment}", **line)
+        axes.set_xticks((1, 2, 3))
+        axes.set_xlabel("iteration")
+        axes.set_title(layer)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylim(bottom=1)  # once both have their lines, whose scale they share
+    figure.axes[0].legend()
+    figure.axes[0].set_ylabel("positions that share a child, in effect")
