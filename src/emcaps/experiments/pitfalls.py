@@ -39,6 +39,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "correct": {},
     "no-floor": NO_FLOOR,
     "no-scaling": NO_SCALING,
+    "low-lambda": NO_SCALING | {"network.final_lambda": 0.01},  # how published code lives with it
     "no-competition": NO_COMPETITION,
     "all-three": NO_FLOOR | NO_SCALING | NO_COMPETITION,
 }
