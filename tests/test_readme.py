@@ -87,9 +87,21 @@ def test_figures_that_link_to_a_choice_are_its_own():
 def test_figures_that_link_to_a_row_of_table_2_are_its_own():
     page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
     links = re.findall(r"\[([\d.]+(?: ± [\d.]+)?)\]\(\.\./results/table2/([^)]+)\)", page)
-    assert len(links) == 11
+    assert len(links) == 13
     for figure, row in links:
         assert mean_and_spread(read_records(table2.ROWS, row, ROOT / "results/table2")) == figure, row
+
+
+def test_the_table_of_routing_in_small_stereo_is_what_was_recorded():
+    page = (ROOT / "docs/three-iterations.md").read_text(encoding="utf-8")
+    found = json.loads((ROOT / "results/weights/small-stereo-inside.json").read_text())
+    assert found["step"] == table2.ROWS["long-stereo-it3"].train.steps
+    for layer, rows in found["layers"].items():
+        for number, row in enumerate(rows, start=1):
+            shares = f"{100 * row['lone_parents']:.1f} | {row['entropy']:.2f} | {100 * row['logit_useful']:.0f}"
+            positions = f"{row['positions']:.2f}" if "positions" in row else "-"
+            assert f"| {layer} | {number} | {row['effective_children']:.1f} | {shares} | {positions} |" in page
+    assert "grown from 0.5 to {:.2f}, {:.2f} and {:.2f}".format(*found["pose_gain"]) in page
 
 
 def test_every_link_of_the_other_pages_leads_somewhere():

@@ -114,6 +114,24 @@ def cost(
     run_cost(runs, speeds, wide_console(), figure)
 
 
+@experiment_app.command(
+    epilog=examples("emcaps experiment inside small-stereo", "emcaps experiment inside RUN --json inside.json")
+)
+def inside(
+    run: Annotated[
+        str,
+        typer.Argument(help="A network that comes with emcaps, a run folder or a .safetensors file.", metavar="RUN"),
+    ],
+    json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """What routing does inside a trained network, by layer and iteration, on 64 of its training images."""
+    from emcaps.experiments.trained import run_inside
+
+    run_inside(run, wide_console(), json=json, device=device, data_folder=folder)
+
+
 @experiment_app.command(epilog=examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from emcaps import cli
 from emcaps.config import preset
 from emcaps.experiments import measured, pitfalls, processes
-from emcaps.experiments.inside import layer_statistics, position_statistics
+from emcaps.experiments.inside import LAYERS, layer_statistics, position_statistics
 from emcaps.experiments.measured import Run, read_run, train_and_measure
 from emcaps.nn import ClassCaps, ConvCaps
 from emcaps.routing import RoutingOutput
@@ -135,13 +135,26 @@ def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
     assert list(given.values())[-2:] == ["small", 8]
 
 
+def run_of(accuracy, *lone_parents):
+    """A whole run whose layers have the same numbers: parents with one child at the start and at the end."""
+    layer = {"logit_useful": 0.5, "assigned": 1.0, "positions": 1.5}
+    routing = [
+        {"step": step, "layers": {name: [layer | {"lone_parents": share}] for name in LAYERS}}
+        for step, share in zip((0, 500), lone_parents, strict=True)
+    ]
+    return Run(None, [], 0.9, accuracy, routing, None)
+
+
 def test_failures_are_counted_and_left_out_of_the_means():
-    layer = {"lone_parents": 0.1, "logit_useful": 0.5, "assigned": 1.0, "positions": 1.5}
-    routing = [{"step": 500, "layers": {"conv_caps2": [layer], "class_caps": [layer]}}]
-    whole = [Run(None, [], 0.9, accuracy, routing, None) for accuracy in (0.5, 0.7)]
+    whole = [run_of(0.5, 0.0, 0.1), run_of(0.7, 0.0, 0.1)]
     failed = Run(None, [], float("nan"), float("nan"), [], 40)
-    assert pitfalls.accuracy_row([*whole, failed]) == ["1 of 3", "60.0 ± 14.1", "10.0", "50", "1.00", "1.50"]
+    expected = ["1 of 3", "60.0 ± 14.1", "10.0, 10.0", "50, 50, 50", "1.00", "1.50"]
+    assert pitfalls.accuracy_row([*whole, failed]) == expected
     assert pitfalls.accuracy_row([failed]) == ["1 of 1", "-", "-", "-", "-", "-"]
+    found = {f"types-{types}": [failed] for types in pitfalls.TYPES}
+    rows = pitfalls.ratio_rows(found | {"types-8": [run_of(0.5, 0.02, 0.1), run_of(0.7, 0.04, 0.3), failed]}, "small")
+    assert rows[0] == ["8", "60.0 ± 14.1", "conv_caps1", "5.22", "20.0", "3.0"]
+    assert [row[2] for row in rows] == ["conv_caps1", "conv_caps2"]
 
 
 def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monkeypatch):

@@ -94,9 +94,8 @@ def train_and_measure(
     if is_complete(folder, config):
         return
     place = pick_device(device)
-    split = load_split(config.data, data_folder)
-    images, labels = to_tensors(split.train, config.data.view, place)
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH].to(place)
+    images, labels = to_tensors(load_split(config.data, data_folder).train, config.data.view, place)
+    chosen = choose_images(len(images)).to(place)
     crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
 
     def record(network: torch.nn.Module, step: int) -> None:
@@ -124,6 +123,11 @@ def train_and_measure(
         raise KeyboardInterrupt
     record(_fresh_network(config, images), 0)
     record(load_network(folder / WEIGHTS, place)[0], config.train.steps)
+
+
+def choose_images(number: int) -> Tensor:
+    """Which of so many training images routing is measured on; always the same ones."""
+    return torch.randperm(number, generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
 
 
 def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:

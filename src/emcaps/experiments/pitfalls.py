@@ -112,8 +112,9 @@ def accuracy_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
     """What each mistake costs, and what it does inside; of the runs that did not fail, but for the first column."""
     table = plain_table(f"{network.capitalize()} network, at the end of training, mean and spread over seeds")
     headers = ("variant", "failed", "unseen,\n%", "lone,\n%", "useful,\n%", "given", "places")
+    table.collapse_padding = True  # so that 80 columns do
     for column in headers:
-        table.add_column(column, justify="left" if column == "variant" else "right")
+        table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)
     for variant, runs in found.items():
         if runs and not variant.startswith("types-"):
             table.add_row(variant, *accuracy_row(runs))
@@ -121,40 +122,51 @@ def accuracy_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
 
 
 def accuracy_row(runs: Sequence[Run]) -> list[str]:
-    """Failures; accuracy on unseen instances; of conv_caps2 the parents with one child, what a child gives in all and
-    to how many positions; of class_caps the inputs of the logistic function between -5 and 5."""
+    """Failures; accuracy on unseen instances; of the convolutional layers the parents with one child; of every layer
+    the inputs of the logistic function between -5 and 5; what a child of conv_caps2 gives in all, to how many positions
+    """
     whole = [run for run in runs if run.failed_by is None]
     row = [f"{len(runs) - len(whole)} of {len(runs)}"]
     if not whole:
         return [*row, *["-"] * 5]
     layers = average([run.routing[-1]["layers"] for run in whole])
-    conv, classes = layers["conv_caps2"][-1], layers["class_caps"][-1]
     return [
         *row,
-        spread([100 * run.held_out for run in whole], 1),
-        f"{100 * conv['lone_parents']:.1f}",
-        f"{100 * classes['logit_useful']:.0f}",
-        f"{conv['assigned']:.2f}",
-        f"{conv['positions']:.2f}",
+        _accuracy(whole),
+        ", ".join(f"{100 * layers[layer][-1]['lone_parents']:.1f}" for layer in LAYERS[:2]),
+        ", ".join(f"{100 * layers[layer][-1]['logit_useful']:.0f}" for layer in LAYERS),
+        f"{layers['conv_caps2'][-1]['assigned']:.2f}",
+        f"{layers['conv_caps2'][-1]['positions']:.2f}",
     ]
+
+
+def _accuracy(whole: Sequence[Run]) -> str:
+    return spread([100 * run.held_out for run in whole], 1)
 
 
 def ratio_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
     """Parents that live on one child, in percent, by types of parent, layer and iteration."""
-    table = plain_table("Parents that live on one child, %, at the end of training with 4 iterations")
-    for column in ("types", "layer", "children\na parent", *(f"it {number}" for number in (1, 2, 3, 4))):
-        table.add_column(column, justify="left" if column in ("types", "layer") else "right")
-    for types in TYPES:
-        for layer in LAYERS[:2]:
-            if shares := ratio_row(found[f"types-{types}"], layer):
-                table.add_row(str(types), layer, f"{mean_data(types, network)[layer]:.2f}", *shares)
+    table = plain_table("Parents that live on one child, %, with 4 iterations")
+    table.collapse_padding = True
+    moments = (*(f"it {number}" for number in (1, 2, 3, 4)), "it 4 at\nstart")
+    for column in ("types", "unseen,\n%", "layer", "children\na parent", *moments):
+        table.add_column(column, justify="left" if column in ("types", "layer") else "right", no_wrap=True)
+    for row in ratio_rows(found, network):
+        table.add_row(*row)
     return table
 
 
-def ratio_row(runs: Sequence[Run], layer: str) -> list[str]:
-    """By iteration; nothing if no run is whole."""
-    ends = [run.routing[-1]["layers"][layer] for run in runs if run.failed_by is None]
-    return [f"{100 * row['lone_parents']:.1f}" for row in average(ends)] if ends else []
+def ratio_rows(found: Mapping[str, Sequence[Run]], network: str) -> list[list[str]]:
+    """Types, accuracy on unseen instances, layer, children to a parent; parents with one child by iteration at the end
+    of training, and in the last iteration before it."""
+    rows = []
+    for types in TYPES:
+        whole = [run for run in found[f"types-{types}"] if run.failed_by is None]
+        for layer in LAYERS[:2] if whole else ():
+            start, end = (average([run.routing[when]["layers"][layer] for run in whole]) for when in (0, -1))
+            shares = [f"{100 * row['lone_parents']:.1f}" for row in (*end, start[-1])]
+            rows.append([str(types), _accuracy(whole), layer, f"{mean_data(types, network)[layer]:.2f}", *shares])
+    return rows
 
 
 def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> str:
@@ -164,8 +176,8 @@ def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> s
         "failed",
         "accuracy, %",
         "parents with one child, %",
-        "useful logits, %",
-        "assigned",
+        "useful inputs, %",
+        "given",
         "positions",
     )
     lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
@@ -177,12 +189,10 @@ def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> s
 
 def markdown_ratios(found: Mapping[str, Sequence[Run]], network: str, link: str = "") -> str:
     """The second one."""
-    lines = ["| types of parent | layer | children to a parent | iteration 1 | 2 | 3 | 4 |", f"|--:|---|{'--:|' * 5}"]
-    for types in TYPES:
-        for layer in LAYERS[:2]:
-            if shares := ratio_row(found[f"types-{types}"], layer):
-                cells = (f"[{types}]({link}types-{types})", layer, f"{mean_data(types, network)[layer]:.2f}", *shares)
-                lines.append(f"| {' | '.join(cells)} |")
+    header = ("types of parent", "accuracy, %", "layer", "children to a parent", "iteration 1", "2", "3", "4")
+    lines = [f"| {' | '.join(header)} | 4, untrained |", f"|--:|--:|---|{'--:|' * 6}"]
+    for types, *cells in ratio_rows(found, network):
+        lines.append(f"| [{types}]({link}types-{types}) | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -139,11 +139,13 @@ PUBLISHED = (
     Published("yl-1993, mono, 3 iterations", 82.5, "faithful-mono-it3", "best-mono-it3", "long-mono-it3"),
     Published("www0wwwjs1, mono, 2 iterations", 91.8, "faithful-mono-it2", "best-mono-it2", "long-mono-it2"),
     Published("Hinton, small, stereo, 3 iterations", 97.8, "faithful-stereo-it3", "best-stereo-it3", "long-stereo-it3"),
-    Published("the same, with 2 iterations here", 97.8, "", "best-stereo-it2", "long-stereo-it2"),
+    Published("Hinton, small, stereo (his 3 iterations; ours 2)", 97.8, "", "best-stereo-it2", "long-stereo-it2"),
     Published("Hinton, CNN, stereo", 94.8, "cnn-stereo"),
     Published("Officium, full, stereo, 3 iterations", 90.9, "faithful-full-stereo-it3", "best-full-stereo-it3"),
     Published("Hinton, full, stereo, 3 iterations", 98.2, "faithful-full-stereo-it3", "best-full-stereo-it3"),
-    Published("the same, with 2 iterations here", 98.2, "", "best-full-stereo-it2", "long-full-stereo-it2"),
+    Published(
+        "Hinton, full, stereo (his 3 iterations; ours 2)", 98.2, "", "best-full-stereo-it2", "long-full-stereo-it2"
+    ),
 )
 
 

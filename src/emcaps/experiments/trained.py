@@ -1,0 +1,69 @@
+"""What routing does inside a trained network: a fixed set of its training images, layer by layer and iteration by
+iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.splits import load_split
+from emcaps.experiments.inside import measure
+from emcaps.experiments.measured import choose_images
+from emcaps.nn import MatrixCapsNet
+from emcaps.report.tables import plain_table
+from emcaps.train import load_network
+from emcaps.train.device import start_work
+from emcaps.train.run_folder import write_json
+from emcaps.train.step import margin_of
+from emcaps.weights import find_weights
+
+
+def run_inside(name: str, console: Console, *, json: Path | None, device: str, data_folder: Path | None) -> None:
+    """Show what routing does in the network of this name, run folder or file, and write it to `json`, too."""
+    with console.status("measuring"):
+        found = look_inside(name, device=device, data_folder=data_folder)
+    console.print(inside_table(found, f"{name}, step {found['step']}: routing of {found['images']} training images"))
+    if json is not None:
+        write_json(json, found)
+
+
+def look_inside(name: str, *, device: str = "auto", data_folder: Path | None = None) -> dict[str, Any]:
+    """The measurements of `inside.measure`, with the step and the number of images."""
+    place = start_work(device)
+    network, config, step = load_network(find_weights(name), place)
+    if not isinstance(network, MatrixCapsNet):
+        raise ValueError(f"{name} is a {config.network.kind}, which does not route: name a capsule network")
+    images, labels = to_tensors(load_split(config.data, data_folder).train, config.data.view, place)
+    chosen = choose_images(len(images)).to(place)
+    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
+    found = measure(network.eval(), crops, labels[chosen], margin_of(config.train, step))
+    return {"step": step, "images": len(chosen)} | found
+
+
+def inside_table(found: Mapping[str, Any], title: str) -> Table:
+    table = plain_table(title)
+    for column in ("layer", "it", "children\nin effect", "lone, %", "entropy", "useful, %", "positions"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for layer, iterations in found["layers"].items():
+        for number, row in enumerate(iterations, start=1):
+            table.add_row(
+                layer if number == 1 else "",
+                str(number),
+                f"{row['effective_children']:.1f}",
+                f"{100 * row['lone_parents']:.1f}",
+                f"{row['entropy']:.2f}",
+                f"{100 * row['logit_useful']:.0f}",
+                f"{row['positions']:.2f}" if "positions" in row else "-",
+            )
+    table.caption = (
+        "median over parents of (Σ r)² / Σ r² of their children; parents with over 90 % of their data from one child; "
+        "how evenly children are shared, 0 to 1; inputs of the logistic function from -5 to 5; positions that share a "
+        "child, in effect"
+    )
+    table.caption_justify = "left"
+    return table
