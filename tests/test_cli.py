@@ -140,7 +140,10 @@ def test_describe_every_preset(emcaps, name):
         (["describe", "tiny", "--size", "-5"], "emcaps: an image has at least 1 pixel"),
         (["describe", "tiny", "--size", "10000000"], "emcaps: there is not enough memory for this"),
         (["train", "tiny", "--device", "meta"], "emcaps: there is no device 'meta' to train on here"),
-        (["data", "make", "--quick", "--folder", "/dev/null/x"], "emcaps: Not a directory: /dev/null/x"),
+        (
+            ["data", "make", "--quick", "--folder", "/dev/null/x"],
+            "emcaps: /dev/null/x cannot be written (Not a directory)",
+        ),
         (["train", "--resume", "nowhere"], "emcaps: nowhere is not a run folder"),
         (["eval", "nowhere"], "emcaps: there is no file nowhere"),
         (["data", "show", "toy"], "emcaps: unknown dataset 'toy': did you mean 'toys'?"),
@@ -199,6 +202,8 @@ def test_train_eval_resume(emcaps, data, tmp_path):
     status, _, err = emcaps("train", "tiny", "--run", "runs/first", *TINY)
     assert status == 1
     assert "holds a run already: go on with it by --resume runs/first" in err
+    emcaps("train", "tiny", "--steps", 1, "--run", "a b", *TINY)
+    assert "by --resume 'a b'" in emcaps("train", "tiny", "--run", "a b", *TINY)[2]
 
     assert emcaps("train", "--resume", "runs/first", "--steps", 5)[0] == 0
     assert (
@@ -220,6 +225,27 @@ def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):
     for _ in range(2):
         assert emcaps("train", "tiny", "--steps", 1, "--stereo", *TINY)[0] == 0
     assert sorted(os.listdir(tmp_path / "runs")) == ["tiny-toys-stereo-seed0", "tiny-toys-stereo-seed0-2"]
+
+
+def test_a_run_that_never_began_leaves_no_folder(emcaps, tmp_path):
+    status, _, err = emcaps("train", "tiny", "--steps", 1, "--folder", tmp_path / "nothing")
+    assert status == 1
+    assert "emcaps data make" in err
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_evaluating_images_that_may_have_been_trained_on_says_so(emcaps, data, tmp_path):
+    emcaps("train", "tiny", "--steps", 1, "--run", "run [one]", *TINY)
+    status, out, err = emcaps("eval", "run [one]")
+    assert (status, err.count("note:")) == (0, 0)
+    assert "run [one], step 1" in out, "brackets are no markup"
+    assert (
+        "note: run [one] was trained with the split 'standard'" in emcaps("eval", "run [one]", "--split", "azimuth")[2]
+    )
+    file = tmp_path / "run [one]/environment.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps(found | {"data": {"train": "other", "test": "other"}}))
+    assert "note: these are not the images that run [one] was" in emcaps("eval", "run [one]")[2]
 
 
 def test_a_novel_viewpoint_split_reports_familiar_views_too(emcaps, data):

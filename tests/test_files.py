@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.files import append_line, atomic_write
+from emcaps.files import append_line, atomic_write, check_writable
 
 
 def test_atomic_write_replaces_the_whole_file(tmp_path):
@@ -41,6 +41,20 @@ def test_a_full_disk_is_one_clear_line(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"no space left to write .*metrics\.jsonl.*free some space"):
         append_line(tmp_path / "metrics.jsonl", "{}")
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with (
+        pytest.raises(OSError, match=r"taken cannot be written \(Is a directory\): choose another folder"),
+        atomic_write(tmp_path / "taken") as temporary,
+    ):
+        temporary.write_text("new")
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot be written \(Not a directory\): choose another folder"):
+        check_writable(tmp_path / "file" / "folder")
+    check_writable(tmp_path / "new" / "folder")
+    assert os.listdir(tmp_path / "new" / "folder") == []
 
 
 def test_atomic_write_explains_a_full_disk_and_keeps_the_old_file(tmp_path):

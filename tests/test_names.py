@@ -10,7 +10,7 @@ def test_unknown_name_suggests_the_nearest():
 
 
 def test_unknown_name_far_from_all_lists_them_only():
-    assert unknown_name("preset", "xyz", ["tiny", "small"]) == "unknown preset 'xyz': (allowed: tiny, small)"
+    assert unknown_name("preset", "xyz", ["tiny", "small"]) == "unknown preset 'xyz' (allowed: tiny, small)"
 
 
 def test_check_name_accepts_and_rejects():

@@ -38,6 +38,8 @@ def test_a_network_classifies_images(name):
     output = network(torch.randn(2, network.image_channels, 32, 32))
     assert output.activation.shape == (2, 5)
     assert output.activation.isfinite().all()
+    with pytest.raises(TypeError, match=r"floating-point numbers, not torch\.uint8: emcaps\.crops_for prepares"):
+        network(torch.zeros(2, network.image_channels, 32, 32, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -85,9 +87,15 @@ def test_crops_are_prepared_as_in_training(name):
         mean = centre.mean((1, 2, 3), keepdim=True)
         expected = (centre - mean) / centre.std((1, 2, 3), correction=0, keepdim=True)
     torch.testing.assert_close(crops.double(), expected, rtol=1e-5, atol=1e-5)
-    rule = rf"must be uint8 \(B, {config.image_channels}, 48, 48\).* resize them to 48 x 48"
-    for wrong in (images / 255, images.repeat(1, 1, 2, 2), images[0], images.repeat(1, 2, 1, 1)):
-        with pytest.raises(ValueError, match=rule):
+    rule = rf"must be a uint8 tensor \(B, {config.image_channels}, 48, 48\), {config.view}, not "
+    for wrong, remedy in (
+        (images / 255, "torch.float32: give grey levels"),
+        (images.repeat(1, 1, 2, 2), ".*96, 96.*: resize them to 48 x 48"),
+        (images[0], ".*: one channel a camera"),
+        (images.repeat(1, 2, 1, 1), ".*: one channel a camera"),
+        (images.numpy(), "ndarray: torch.from_numpy"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rule + remedy):
             emcaps.crops_for(name, wrong)
 
 

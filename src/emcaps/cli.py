@@ -5,12 +5,12 @@ Nothing heavy is imported at the top, so that `emcaps --help` answers at once.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_
 from emcaps.cli_experiments import experiment_app
 from emcaps.cli_shared import DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
+from emcaps.files import FULL, check_writable
 from emcaps.names import check_name
 
 app = typer.Typer(
@@ -73,13 +74,25 @@ def _how_to_go_on(run: Path, folder: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) and (run / "config.json").exists():
+        if error.errno in FULL and (run / "config.json").exists():
             raise OSError(error.errno, f"{error.strerror}; then go on with: {_resume_command(run, folder)}") from error
         raise
 
 
+@contextmanager
+def _removing_if_empty(run: Path) -> Iterator[None]:
+    """A folder that was made for a run that never began."""
+    try:
+        yield
+    finally:
+        if not (run / "config.json").exists():
+            (run / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):
+                run.rmdir()
+
+
 def _resume_command(run: Path, folder: Path | None) -> str:
-    return f"emcaps train --resume {run}" + (f" --folder {folder}" if folder else "")
+    return shlex.join(["emcaps", "train", "--resume", str(run), *(["--folder", str(folder)] if folder else [])])
 
 
 def _version(wanted: bool) -> None:
@@ -154,13 +167,19 @@ def train(
         raise ValueError(f"name a preset ({PRESET_NAMES}), or a run to go on with: --resume FOLDER")
     else:
         config = preset(name).override(changes)
-        run = run or _new_run_folder(name, config)
+
+    if run is None:
+        assert name is not None
+        run = _new_run_folder(name, config)
+        empty: AbstractContextManager[None] = _removing_if_empty(run)
+    else:
+        empty = nullcontext()
 
     from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
 
     print(f"run: {run}")
-    with _how_to_go_on(run, folder), training_bar("training", config.train.steps) as on_progress:
+    with empty, _how_to_go_on(run, folder), training_bar("training", config.train.steps) as on_progress:
         result = train_network(
             config,
             run,
@@ -208,13 +227,25 @@ def evaluate(
     from emcaps.train import load_network
     from emcaps.train.device import start_work
     from emcaps.train.evaluate import evaluate_split, write_evaluations
+    from emcaps.train.run_folder import is_data_of
     from emcaps.weights import find_weights
 
     weights = find_weights(run)
     place = start_work(device)
     network, config, step = load_network(weights, place)
+    own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
     examples = load_split(config.data, folder)
+    if json is not None:
+        check_writable(json.parent)
+    if config.data.dataset == own.dataset and config.data.split != own.split:
+        print(
+            f"note: {run} was trained with the split {own.split!r}: it may have seen images that {config.data.split!r} "
+            "tests on in its training",
+            file=sys.stderr,
+        )
+    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), examples):
+        print(f"note: these are not the images that {run} was trained and tested with", file=sys.stderr)
     with counting_bar("evaluating", "images") as on_progress:
         results = evaluate_split(network, examples, config, place, crops, on_progress)
     _show_evaluations(results, f"{run}, step {step}, crops {crops}")
@@ -241,7 +272,9 @@ def info() -> None:
     values.pop("started")
     values["GPUs"] = torch.cuda.device_count()
     for impl in IMPLEMENTATIONS[1:]:
-        values[f"impl {impl}"] = "; ".join(unavailable(impl)) or "ready"
+        devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+        reasons = [unavailable(impl, device) for device in devices]
+        values[f"impl {impl}"] = "ready" if [] in reasons else "; ".join(reasons[-1])
     for dataset in DATASETS:
         ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
         values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"
@@ -422,15 +455,20 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
     """runs/NAME-DATA-VIEW-seedN, numbered if it is taken."""
     base = Path("runs") / f"{name}-{config.data.dataset}-{config.data.view}-seed{config.train.seed}"
     candidate, number = base, 2
-    while candidate.exists():
-        candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir(parents=True)  # which one process alone can do, of several that start together
+            return candidate
+        except FileExistsError:
+            candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
 
 
 def _show_evaluations(evaluations: Any, origin: str) -> None:
+    from rich.markup import escape
+
     from emcaps.data.prepared import CATEGORIES
     from emcaps.report.tables import confusion_table
 
     for part, result in evaluations.items():
-        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
+        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{escape(origin)}"
         wide_console().print(confusion_table(result, CATEGORIES, title))

@@ -61,26 +61,27 @@ def table2(
 
 
 @experiment_app.command(
-    epilog=examples("emcaps experiment iterations", "emcaps experiment iterations --data toys --runs runs/iterations")
+    epilog=examples("emcaps experiment iterations", "emcaps experiment iterations --train --data toys --runs runs/it")
 )
 def iterations(
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/three-iterations"),
     data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "smallnorb",
     figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """Why three iterations learn more slowly than two: train what is missing (minutes on a CPU), measure, draw."""
+    """Why three iterations learn more slowly than two; with --train from scratch, in minutes on a CPU."""
     from emcaps.experiments.iterations import run_iterations
 
     with interruption("what is done is saved, and the same command goes on"):
-        run_iterations(runs, folder, device, data, wide_console(), figures)
+        run_iterations(runs, folder, device, data, wide_console(), figures, train_first=train)
 
 
 @experiment_app.command(
     epilog=examples(
-        "emcaps experiment pitfalls --figures docs/images",
-        "emcaps experiment pitfalls --network small --data smallnorb --runs runs/pitfalls --jobs 8",
+        "emcaps experiment pitfalls --train --figures docs/images",
+        "emcaps experiment pitfalls --train --network small --data smallnorb --runs runs/pitfalls --jobs 8",
     )
 )
 def pitfalls(
@@ -91,15 +92,16 @@ def pitfalls(
     ] = "tiny",
     data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
     figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
     jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """What each of the three pitfalls costs: train what is missing, measure, draw."""
+    """What each of the three pitfalls costs, in accuracy and inside the network."""
     from emcaps.experiments.pitfalls import run_pitfalls
 
     with interruption("what is done is saved, and the same command goes on"):
-        run_pitfalls(runs, folder, device, data, wide_console(), figures, network, jobs)
+        run_pitfalls(runs, folder, device, data, wide_console(), figures, network, jobs, train_first=train)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))

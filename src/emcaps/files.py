@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
@@ -17,13 +20,13 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     The old file, if there is one, stays whole until the new one is complete and on disk.
     """
     path = Path(path)
-    with explaining_a_full_disk(path):
+    with explaining_the_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
-        with explaining_a_full_disk(path):
+        with explaining_the_disk(path):
             yield temporary
             _flush_to_disk(temporary)
             os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
@@ -49,20 +52,28 @@ def _umask() -> int:
 
 def append_line(path: str | Path, line: str) -> None:
     """Append one line and hand it to the system at once, so that a killed process loses none."""
-    with explaining_a_full_disk(Path(path)), open(path, "a", encoding="utf-8") as file:
+    with explaining_the_disk(Path(path)), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 @contextmanager
-def explaining_a_full_disk(path: Path) -> Iterator[None]:
-    """Turn the system's "No space left on device" into a line that names the file and the remedy."""
+def explaining_the_disk(path: Path) -> Iterator[None]:
+    """Turn the system's words for a full disk, and for a place that cannot be written to, into a line that names the
+    file and the remedy."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
+            message = f"no space left to write {path}; what was there before is untouched: free some space or choose "
+        elif error.errno in UNWRITABLE:
+            message = f"{path} cannot be written ({os.strerror(error.errno)}): choose "
+        else:
             raise
-        raise OSError(
-            error.errno,
-            f"no space left to write {path}; what was there before is untouched: free some space or choose another "
-            "folder",
-        ) from error
+        raise OSError(error.errno, message + "another folder") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Fail before the work, not after it: make the folder if need be, and see that a file can be written there."""
+    with explaining_the_disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()

@@ -10,8 +10,8 @@ def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
     """A one-line message such as "unknown preset 'smal': did you mean 'small'? (allowed: cnn, full, small, tiny)"."""
     options = list(allowed)
     nearest = difflib.get_close_matches(str(given), options, n=1)
-    hint = f" did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown {what} {given!r}:{hint} (allowed: {', '.join(options)})"
+    hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown {what} {given!r}{hint} (allowed: {', '.join(options)})"
 
 
 def check_name(what: str, given: str, allowed: Iterable[str]) -> None:

@@ -68,12 +68,12 @@ def test_run_iterations_trains_prints_and_draws(tmp_path, data_folder, monkeypat
     monkeypatch.setattr(iterations, "VARIANTS", {name: iterations.VARIANTS[name] for name in ("it2", "it3")})
     console = Console(record=True, width=120)
     arguments = (tmp_path / "runs", data_folder, "cpu", "toys", console)
-    iterations.run_iterations(*arguments, tmp_path / "images")
+    iterations.run_iterations(*arguments, tmp_path / "images", train_first=True)
     assert {path.name for path in (tmp_path / "images").iterdir()} == {
         f"three-iterations-{name}.png" for name in ("learning", "gradients", "routing")
     }
     rows = read_metrics(tmp_path / "runs/it3/seed1")
-    iterations.run_iterations(*arguments, None)
+    iterations.run_iterations(*arguments, None, train_first=False)
     assert read_metrics(tmp_path / "runs/it3/seed1") == rows, "the second time nothing is trained"
     text = console.export_text()
     assert text.count("it3") == 2

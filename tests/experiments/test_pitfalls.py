@@ -126,7 +126,7 @@ def test_routing_is_measured_where_the_run_trains(tmp_path, device):
 
 def test_the_command_hands_its_options_on(monkeypatch, tmp_path):
     given = {}
-    monkeypatch.setattr(pitfalls, "run_pitfalls", lambda *values: given.update(enumerate(values)))
+    monkeypatch.setattr(pitfalls, "run_pitfalls", lambda *values, train_first: given.update(enumerate(values)))
     command = ["emcaps", "experiment", "pitfalls", "--network", "small", "--jobs", "8", "--runs", str(tmp_path)]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(SystemExit) as stop:
@@ -162,18 +162,26 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
     monkeypatch.setitem(pitfalls.SETTINGS, "tiny", pitfalls.SETTINGS["tiny"] | SHORT)
     monkeypatch.setattr(pitfalls, "SEEDS", (0,))
     monkeypatch.setattr(pitfalls, "TYPES", (2,))
-    names = [f"{mistake}-it2" for mistake in pitfalls.MISTAKES] + ["correct-it3", "no-competition-it3", "types-2"]
+    names = [f"{mistake}-it2" for mistake in pitfalls.MISTAKES] + [
+        "correct-it3",
+        "no-competition-it3",
+        "low-lambda-it2",
+        "types-2",
+    ]
     monkeypatch.setattr(pitfalls, "VARIANTS", {name: pitfalls.VARIANTS[name] for name in names})
     console = Console(file=io.StringIO(), width=120)
     arguments = (tmp_path / "runs", data, "cpu", "toys", console)
-    pitfalls.run_pitfalls(*arguments, tmp_path)
+    with pytest.raises(ValueError, match=r"no complete runs of correct-it2, .* and 6 more .* train them with --train"):
+        pitfalls.run_pitfalls(*arguments, tmp_path, train_first=False)
+    pitfalls.run_pitfalls(*arguments, tmp_path, train_first=True)
     text = console.file.getvalue()
     for variant in names[:-1]:
         assert variant in text
     for name in ("logits", "one-child", "positions"):
         assert (tmp_path / f"pitfalls-tiny-{name}.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(measured, "train_and_measure", None)
-    pitfalls.run_pitfalls(*arguments, None)
+    for train_first in (True, False):
+        pitfalls.run_pitfalls(*arguments, None, train_first=train_first)
 
 
 def test_processes_divide_the_runs_among_them(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 
 import pytest
 from rich.console import Console
@@ -136,8 +137,26 @@ def test_runs_of_other_settings_are_refused(tmp_path, short_rows):
 
 
 def test_without_runs_the_message_says_how_to_get_them(tmp_path):
-    with pytest.raises(ValueError, match=r"no finished runs .* train them with --train"):
+    with pytest.raises(ValueError, match=r"no finished runs of best-mono-it2 in .* with --train"):
         run(tmp_path, ["best-mono-it2"], None, train=False)
+    with pytest.raises(ValueError, match=rf"{len(ROWS) - 3} more in"):
+        run(tmp_path, ROWS, None, train=False)
+    with pytest.raises(ValueError, match=r"there is no folder .*nothing: name that of the runs with --runs"):
+        run(tmp_path / "nothing", ROWS, None, train=False)
+
+
+def test_a_run_that_was_copied_or_cut_is_not_counted(tmp_path, short_rows):
+    data = write_patterns(tmp_path / "data")
+    run(tmp_path / "runs", short_rows, data, seeds=(0,))
+    row = tmp_path / "runs/faithful-mono-it2"
+    shutil.copytree(row / "seed0", row / "seed7")
+    with pytest.raises(ValueError, match="seed7 has seed 0: a copy would count twice"):
+        read_records(short_rows, "faithful-mono-it2", tmp_path / "runs")
+    shutil.rmtree(row / "seed7")
+    metrics = row / "seed0/metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:1]))
+    with pytest.raises(ValueError, match=r"seed0 is not whole: its metrics\.jsonl .* lacks step 4"):
+        read_records(short_rows, "faithful-mono-it2", tmp_path / "runs")
 
 
 def test_an_unknown_row_is_named_before_anything_is_trained(tmp_path):

@@ -125,6 +125,17 @@ def test_resume_of_a_run_stopped_before_its_first_checkpoint_starts_over(whole_r
     assert_same_run(whole_run, tmp_path / "run")
 
 
+@pytest.mark.parametrize("found", ["evaluation.json", "weights.safetensors", "metrics.jsonl"])
+def test_a_run_that_has_lost_its_checkpoint_is_not_started_over(whole_run, config, data_folder, found):
+    """Recorded runs have none, and what they found would be lost."""
+    for name in {"checkpoint.safetensors", "evaluation.json", "weights.safetensors", "metrics.jsonl"} - {found}:
+        (whole_run / name).unlink()
+    before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
+    with pytest.raises(ValueError, match=r"no checkpoint\.safetensors to go on from, and to start over would lose"):
+        train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert {path.name: path.read_bytes() for path in whole_run.iterdir()} == before
+
+
 def test_resume_of_nothing_or_with_other_settings(whole_run, tmp_path, config, data_folder):
     with pytest.raises(FileNotFoundError, match="is not a run folder"):
         train(config, tmp_path / "nothing", device="cpu", data_folder=data_folder, resume=True)
@@ -264,7 +275,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_pa
         return real(*arguments) * (float("nan") if len(calls) > 6 else 1.0)
 
     monkeypatch.setattr(step, "loss_of", broken)
-    with pytest.raises(ValueError, match="the loss or the weights became infinite or NaN by step 8, so the run stops"):
+    with pytest.raises(ValueError, match="the loss or the weights became infinite or NaN by step 8, so the run in"):
         train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     assert load(tmp_path / "run" / "checkpoint.safetensors").step == 4
 

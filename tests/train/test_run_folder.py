@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from emcaps.train import run_folder
-from emcaps.train.run_folder import append_metrics, forget_metrics_after, read_config, read_metrics, start_run
+from emcaps.train.run_folder import append_metrics, continue_run, read_config, read_evaluation, read_metrics, start_run
 
 CPU = torch.device("cpu")
 DATA = {"train": "0123", "test": "4567"}
@@ -34,14 +34,45 @@ def test_read_config_of_something_else(tmp_path):
         read_config(tmp_path)
 
 
-def test_metrics_are_forgotten_after_a_step_and_a_cut_line_is_left_out(tmp_path):
+def test_metrics_are_forgotten_after_a_step_and_a_cut_line_is_left_out(tmp_path, config):
+    start_run(tmp_path, config, CPU, DATA)
     for step in (5, 10, 15):
         append_metrics(tmp_path, {"step": step})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 2')
     assert [row["step"] for row in read_metrics(tmp_path)] == [5, 10, 15]
-    forget_metrics_after(tmp_path, 10)
+    continue_run(tmp_path, config, CPU, DATA, 10)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 5}\n{"step": 10}\n'
+
+
+def test_a_run_that_cannot_go_on_is_left_as_it_was(tmp_path, config):
+    start_run(tmp_path, config, CPU, DATA)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5}\nrubbish\n{"step": 10}\n')
+    for name in ("weights.safetensors", "evaluation.json"):
+        (tmp_path / name).touch()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is damaged"):
+        continue_run(tmp_path, config.override({"train.steps": 1000}), CPU, DATA, 5)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[1]",
+        "{}",
+        '{"step": 5, "test": {}}',
+        '{"test": {"accuracy": 0.5}}',
+        '{"step": 5, "test": {"accuracy": NaN}}',
+    ],
+)
+def test_an_evaluation_that_is_damaged_is_named(tmp_path, content):
+    path = tmp_path / "evaluation.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged \(.*\): restore it from another copy"):
+        read_evaluation(path)
 
 
 @pytest.mark.parametrize("line", ['{"foo": 1}', "3", "\udcff"])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.data.smallnorb import ORIGINALS, Original, Progress, file_sha256, part_of_whole
-from emcaps.files import explaining_a_full_disk
+from emcaps.files import explaining_the_disk
 
 CHUNK = 1 << 18
 REMEDY = (
@@ -91,7 +91,7 @@ def _complete(url: str, partial: Path, size: int, on_progress: Progress | None, 
             if resumed:  # otherwise this may be some page in place of the file, and what we have may be right
                 partial.unlink(missing_ok=True)
             raise _other_bytes(url, f"{have + int(announced)} bytes, expected {size}")
-        with explaining_a_full_disk(partial), partial.open("ab" if resumed else "wb") as file:
+        with explaining_the_disk(partial), partial.open("ab" if resumed else "wb") as file:
             while have <= size and (chunk := _read(url, response)):
                 file.write(chunk)
                 have += len(chunk)

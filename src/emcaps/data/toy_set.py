@@ -9,6 +9,7 @@ from typing import NamedTuple
 from emcaps.data.prepared import Examples, data_folder, prepared_path, save_prepared
 from emcaps.data.smallnorb import write_originals
 from emcaps.data.toys import make_toys
+from emcaps.files import check_writable
 
 
 class Views(NamedTuple):
@@ -34,7 +35,7 @@ def write_toys(
 ) -> list[Path]:
     """Render and write both parts; with `originals`, 96x96 images into that folder, named as smallNORB's own files."""
     if originals is None:
-        data_folder(folder).mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
+        check_writable(data_folder(folder))
     elif originals.exists() and any(originals.iterdir()):
         raise ValueError(f"{originals} has files in it, maybe smallNORB's own: name an empty or new folder")
     parts = make_toys(

@@ -96,7 +96,7 @@ def run_cost(runs: Path, speeds: Path, console: Console, figure: Path | None) ->
     print(markdown_table(ours))
     if figure is not None:
         draw_cost(list(ours.values()), figure)
-        console.print(f"error against cost: {figure}")
+        console.print(f"error against cost: {figure}", markup=False)
 
 
 def cost_table(ours: Mapping[str, Point]) -> Table:

@@ -47,7 +47,7 @@ def run_demo(folder: Path, device: str, console: Console) -> None:
             write_toys(data, views=VIEWS, on_progress=on_progress)
     sheet = folder / "toys.png"
     draw_contact_sheet({part: load_prepared(prepared_path("toys", part, data)) for part in ("train", "test")}, sheet)
-    console.print(f"toys: {sheet}")
+    console.print(f"toys: {sheet}", markup=False)
 
     results = {}
     for name in RUNS:
@@ -63,7 +63,7 @@ def run_demo(folder: Path, device: str, console: Console) -> None:
     console.print(_comparison(results))
     picture = folder / "routing.png"
     _draw(folder, data, picture)
-    console.print(f"what the network sees and routes: {picture}")
+    console.print(f"what the network sees and routes: {picture}", markup=False)
 
 
 def _comparison(results: dict[str, TrainResult]) -> Table:

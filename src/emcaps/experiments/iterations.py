@@ -16,7 +16,7 @@ from rich.table import Table
 
 from emcaps.config import RunConfig, preset
 from emcaps.experiments.inside import BATCH, LAYERS, average
-from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
+from emcaps.experiments.measured import Run, check_complete, measure_missing, read_complete_runs
 from emcaps.experiments.rows import spread
 from emcaps.files import atomic_write
 from emcaps.names import check_name
@@ -65,15 +65,25 @@ def variant_config(variant: str, seed: int, dataset: str = "smallnorb") -> RunCo
 
 
 def run_iterations(
-    runs: Path, data_folder: Path | None, device: str, dataset: str, console: Console, figures: Path | None
+    runs: Path,
+    data_folder: Path | None,
+    device: str,
+    dataset: str,
+    console: Console,
+    figures: Path | None,
+    *,
+    train_first: bool,
 ) -> None:
-    """Train and measure what is missing in RUNS/VARIANT/seedN, print a table, and draw into `figures`."""
-    measure_missing(runs, VARIANTS, SEEDS, partial(variant_config, dataset=dataset), device, data_folder)
+    """Print a table of the runs in RUNS/VARIANT/seedN and draw into `figures`, after training and measuring what is
+    missing if that is asked for."""
+    if train_first:
+        measure_missing(runs, VARIANTS, SEEDS, partial(variant_config, dataset=dataset), device, data_folder)
     found = {variant: read_runs(runs, variant) for variant in VARIANTS}
+    check_complete(found, runs)
     console.print(_table(found))
     if figures is not None:
         for path in draw_figures(found, figures):
-            console.print(f"figure: {path}")
+            console.print(f"figure: {path}", markup=False)
 
 
 def read_runs(runs: Path, variant: str) -> list[Run]:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,17 @@ from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.device import pick_device
 from emcaps.train.evaluate import NotFiniteScoresError
 from emcaps.train.randomness import seed_for
-from emcaps.train.run_folder import CHECKPOINT, CONFIG, EVALUATION, WEIGHTS, read_config, read_metrics, write_json
+from emcaps.train.run_folder import (
+    CHECKPOINT,
+    CONFIG,
+    EVALUATION,
+    METRICS,
+    WEIGHTS,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    write_json,
+)
 from emcaps.train.step import margin_of, start_betas
 
 ROUTING, FAILURE = "routing.json", "failure.json"
@@ -170,7 +180,14 @@ def _median_after_start(routing: Sequence[dict[str, Any]], key: str) -> float:
 
 def read_routing(folder: Path) -> list[dict[str, Any]]:
     path = folder / ROUTING
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(path.read_bytes())
+        if not all(isinstance(one["step"], int) for one in found):
+            raise ValueError("a measurement without a step")
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
     return found
 
 
@@ -182,9 +199,20 @@ def read_run(folder: Path) -> Run:
     if (folder / FAILURE).exists():
         failed_by = json.loads((folder / FAILURE).read_text(encoding="utf-8"))["step"]
         return Run(folder, curve, math.nan, math.nan, read_routing(folder), failed_by)
+    if not rows or rows[-1]["step"] != steps:
+        raise ValueError(f"{folder / METRICS} is not whole: it lacks step {steps}; restore it from another copy")
     late = statistics.fmean(row["accuracy"] for row in rows if row["step"] > 0.8 * steps)
-    held_out = json.loads((folder / EVALUATION).read_text(encoding="utf-8"))["test"]["accuracy"]
+    held_out, _ = read_evaluation(folder / EVALUATION)
     return Run(folder, curve, late, held_out, read_routing(folder), None)
+
+
+def check_complete(found: Mapping[str, Sequence[Run]], runs: Path) -> None:
+    """Every variant has a run, or an error says which has none."""
+    if lacking := [name for name, each in found.items() if not each]:
+        some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        raise ValueError(
+            f"there are no complete runs of {some} in {runs}: train them with --train, or name another --runs"
+        )
 
 
 def read_complete_runs(folder: Path, config_of: Callable[[int, str], RunConfig]) -> list[Run]:

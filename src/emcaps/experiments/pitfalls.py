@@ -22,7 +22,7 @@ from rich.table import Table
 from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
 from emcaps.experiments.inside import LAYERS, average
-from emcaps.experiments.measured import Run, measure_missing, read_complete_runs
+from emcaps.experiments.measured import Run, check_complete, measure_missing, read_complete_runs
 from emcaps.experiments.rows import spread
 from emcaps.experiments.table2 import BEST, BEST_BY_VIEW
 from emcaps.files import atomic_write
@@ -39,7 +39,6 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "correct": {},
     "no-floor": NO_FLOOR,
     "no-scaling": NO_SCALING,
-    "low-lambda": NO_SCALING | {"network.final_lambda": 0.01},  # how published code lives with it
     "no-competition": NO_COMPETITION,
     "all-three": NO_FLOOR | NO_SCALING | NO_COMPETITION,
 }
@@ -50,7 +49,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     f"{mistake}-it{count}": changes | {"network.iterations": count}
     for count in ITERATIONS
     for mistake, changes in MISTAKES.items()
-} | {
+}
+# How published code lives without scaling.
+VARIANTS["low-lambda-it2"] = VARIANTS["no-scaling-it2"] | {"network.final_lambda": 0.01}
+VARIANTS |= {
     f"types-{types}": {"network.iterations": 4, "network.conv1_types": types, "network.conv2_types": types}
     for types in TYPES
 }
@@ -90,17 +92,23 @@ def run_pitfalls(
     figures: Path | None,
     network: str = "tiny",
     jobs: int = 1,
+    *,
+    train_first: bool,
 ) -> None:
-    """Train and measure what is missing in RUNS/VARIANT/seedN, print tables, and draw into `figures`."""
-    config_of = partial(variant_config, dataset=dataset, network=network)
-    measure_missing(runs, VARIANTS, SEEDS, config_of, device, data_folder, jobs)
+    """Print tables of the runs in RUNS/VARIANT/seedN and draw into `figures`, after training and measuring what is
+    missing if that is asked for."""
+    check_name("network", network, SETTINGS)
+    if train_first:
+        config_of = partial(variant_config, dataset=dataset, network=network)
+        measure_missing(runs, VARIANTS, SEEDS, config_of, device, data_folder, jobs)
     found = read_runs(runs, network)
+    check_complete(found, runs)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
     print(markdown_accuracies(found), markdown_ratios(found, network), sep="\n\n")
     if figures is not None:
         for path in draw_figures(found, figures, network):
-            console.print(f"figure: {path}")
+            console.print(f"figure: {path}", markup=False)
 
 
 def read_runs(runs: Path, network: str = "tiny") -> dict[str, list[Run]]:
@@ -225,7 +233,7 @@ def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path, network: str)
 
 def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
     """Bars from the 5th to the 95th percentile, a line at the median, at the start (pale) and at the end."""
-    shown = [f"{mistake}-it2" for mistake in MISTAKES]
+    shown = [*(f"{mistake}-it2" for mistake in MISTAKES), "low-lambda-it2"]
     for axes, layer in zip(figure.subplots(1, len(LAYERS), sharey=True), LAYERS, strict=True):
         for place, variant in enumerate(shown):
             for when, offset, alpha in ((0, -0.15, 0.35), (-1, 0.15, 1.0)):

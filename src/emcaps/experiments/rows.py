@@ -6,7 +6,6 @@ process is at work on is left to it.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,17 @@ from emcaps.report.progress import counting_bar
 from emcaps.train import load_network, train
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import evaluate_split, write_evaluations
-from emcaps.train.run_folder import CONFIG, EVALUATION, WEIGHTS, TakenRunError, is_busy, read_config, read_metrics
+from emcaps.train.run_folder import (
+    CONFIG,
+    EVALUATION,
+    METRICS,
+    WEIGHTS,
+    TakenRunError,
+    is_busy,
+    read_config,
+    read_evaluation,
+    read_metrics,
+)
 
 Rows = Mapping[str, RunConfig]
 MANY_CROPS = "evaluation-13-crops.json"
@@ -74,8 +83,17 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
             raise ValueError(
                 f"the run in {folder} has other settings than row {row!r} asks for: train it again in another folder"
             )
-        accuracy = json.loads((folder / EVALUATION).read_text())["test"]["accuracy"]
+        if folder != run_folder(runs, row, config.train.seed):
+            raise ValueError(
+                f"the run in {folder} has seed {config.train.seed}: a copy would count twice, so remove it"
+            )
+        accuracy, step = read_evaluation(folder / EVALUATION)
         seconds = {m["step"]: m["seconds"] for m in metrics if "seconds" in m}
+        if step != config.train.steps or step not in seconds:
+            raise ValueError(
+                f"the run in {folder} is not whole: its {METRICS} or {EVALUATION} lacks step {config.train.steps}; "
+                "restore it from another copy"
+            )
         curve = tuple(
             (
                 m["step"],
@@ -87,8 +105,8 @@ def read_records(rows: Rows, row: str, runs: Path) -> list[Record]:
         )
         many_crops = None
         if (folder / MANY_CROPS).exists():
-            found = json.loads((folder / MANY_CROPS).read_text())
-            many_crops = 100 * found["test"]["accuracy"] if found["step"] == config.train.steps else None
+            many, found_at = read_evaluation(folder / MANY_CROPS)
+            many_crops = 100 * many if found_at == config.train.steps else None
         records.append(Record(folder, config.train.seed, 100 * accuracy, max(seconds.values()), curve, many_crops))
     return sorted(records, key=lambda record: record.seed)
 
@@ -159,10 +177,13 @@ def _train_free_runs(
 
 def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Record]]:
     """The records of the named rows; an error if there are none at all."""
+    if not runs.is_dir():
+        raise ValueError(f"there is no folder {runs}: name that of the runs with --runs; a checkout of emcaps has some")
     found = {name: read_records(rows, name, runs) for name in names}
     if not any(found.values()):
+        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise ValueError(
-            f"there are no finished runs of {', '.join(names)} in {runs}: train them with --train, or wait for those "
-            "that are being trained"
+            f"there are no finished runs of {some} in {runs}: name another folder with --runs, train them (table2 and "
+            "choices do with --train), or wait for those that are being trained"
         )
     return found

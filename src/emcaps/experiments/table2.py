@@ -210,7 +210,7 @@ def run_table2(
     print(markdown_table(found), markdown_rows(found), sep="\n\n")
     if figure is not None:
         draw_figure6(found, figure)
-        console.print(f"test accuracy over training: {figure}")
+        console.print(f"test accuracy over training: {figure}", markup=False)
 
 
 def draw_figure6(found: Mapping[str, Sequence[Record]], path: Path) -> None:

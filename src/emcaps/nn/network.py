@@ -110,6 +110,12 @@ class MatrixCapsNet(nn.Module):
 
 
 def check_images(images: Tensor, channels: int, smallest: int) -> None:
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise TypeError(
+            f"images must be a tensor of floating-point numbers, not {kind}: emcaps.crops_for prepares uint8 images "
+            "for a trained network as its training did"
+        )
     if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
         raise ValueError(
             f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "

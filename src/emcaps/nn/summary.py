@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -34,7 +35,8 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
     """One row per layer; the shapes are read off a forward pass of one blank image."""
     if image_size < 1 or image_channels < 1:
         raise ValueError(f"an image has at least 1 pixel and 1 channel, not {image_size} and {image_channels}")
-    network = build_network(config, image_channels, image_size).eval()
+    # The reference, since kernels may have to be compiled first, and shapes are all that is wanted.
+    network = build_network(replace(config, impl="reference"), image_channels, image_size).eval()
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [layer.register_forward_hook(_record(shapes, name)) for name, layer in network.named_children()]
     with torch.no_grad():

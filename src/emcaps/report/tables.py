@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from emcaps.data.prepared import Examples
@@ -33,7 +34,7 @@ def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
         shape = f"(?, {', '.join(str(size) for size in row.output_shape)})"
         data = [
             "" if row.max_data is None else str(row.max_data),
-            "" if row.mean_data is None else f"{row.mean_data:#.3g}",
+            "" if row.mean_data is None else _three_digits(row.mean_data),
         ]
         parameters = f"{row.parameters:,}" if row.parameters else ""
         table.add_row(name, row.details, shape, *(data if routed else []), parameters)
@@ -41,6 +42,11 @@ def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
     total = f"{sum(row.parameters for row in rows):,}"
     table.add_row("total", "", "", *(["", ""] if routed else []), total)
     return table
+
+
+def _three_digits(value: float) -> str:
+    """2.61, 80.0, 160, 3,530."""
+    return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:,.0f}"
 
 
 def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -> Table:
@@ -77,7 +83,7 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
     table = plain_table(title)
     table.show_header = False
     for name, value in values.items():
-        table.add_row(name, str(value))
+        table.add_row(name, escape(str(value)))
     return table
 
 

@@ -7,6 +7,7 @@ checkpoint.safetensors  the same plus the optimiser's state, the step and the su
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.files import atomic_write
 from emcaps.nn import build_network
+from emcaps.routing.dispatch import unavailable
+from emcaps.train.device import pick_device
 
 NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."
 
@@ -75,12 +78,17 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     """The network in a weights file or checkpoint, its config, and the step it was saved at."""
     checkpoint = load(path)
     config = checkpoint.config
+    place = pick_device(str(device))
+    if config.network.impl != "auto" and unavailable(
+        config.network.impl, place
+    ):  # how it was trained does not bind who evaluates it
+        config = config.override({"network.impl": "auto"})
     network = build_network(config.network, config.data.image_channels, config.data.crop)
     try:
         network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
     except RuntimeError as error:
         raise ValueError(f"{path} does not hold the network that its own config describes: {error}") from error
-    return network.to(device), config, checkpoint.step
+    return network.to(place), config, checkpoint.step
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -89,7 +97,9 @@ def load(path: str | Path) -> Checkpoint:
 
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}: name a run folder or a .safetensors file that exists")
+        raise FileNotFoundError(
+            f"there is no file {path}: name a .safetensors file that exists, or a run folder that holds its weights"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -101,7 +111,10 @@ def load(path: str | Path) -> Checkpoint:
     try:
         return Checkpoint(RunConfig.from_json(header["config"]), int(header["step"]), tensors)
     except ValueError as error:
-        raise ValueError(f"{path} has a damaged header ({error}): use another copy") from error
+        raise ValueError(
+            f"{path} has a header that cannot be read ({error}): use another copy, or the version of emcaps that "
+            "wrote it"
+        ) from error
 
 
 def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) -> None:
@@ -110,7 +123,16 @@ def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) 
     header = {"config": config.to_json(), "step": str(step)}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
     with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(_with_sorted_header(content))
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """The same safetensors file with the header's keys in order: safetensors leaves that to chance, and so equal
+    networks would be in files that differ."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # what follows stays aligned
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -191,6 +191,7 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
             f"{' and '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
         )
     if not (folder / folders.CHECKPOINT).exists():
+        _check_nothing_is_lost(folder, config)
         return None
     saved = checkpoints.load(folder / folders.CHECKPOINT)
     if not _same_but_for_what_may_change(config, saved.config):
@@ -202,6 +203,17 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
             f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"
         )
     return saved
+
+
+def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
+    """A run that starts over drops what it found: refuse one that has got further than to its first checkpoint."""
+    found = [name for name in (folders.WEIGHTS, folders.EVALUATION) if (folder / name).exists()]
+    last = max((row["step"] for row in folders.read_metrics(folder)), default=0)
+    if found or last > config.train.checkpoint_every:
+        raise ValueError(
+            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to go on from, and to "
+            "start over would lose what it found: restore the checkpoint, or train in another folder"
+        )
 
 
 def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
@@ -216,8 +228,9 @@ class NotFiniteError(ValueError):
 
     def __init__(self, step: int, folder: Path) -> None:
         super().__init__(
-            f"the loss or the weights became infinite or NaN by step {step}, so the run stops; its last checkpoint is "
-            f"untouched in {folder}: lower train.learning_rate, or raise network.variance_floor if it is below 1e-4"
+            f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops, and a "
+            "checkpoint that it has is untouched: in another folder, lower train.learning_rate, or raise "
+            "network.variance_floor if it is below 1e-4"
         )
         self.step = step
 

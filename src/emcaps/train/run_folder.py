@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ import torch
 
 import emcaps
 from emcaps.config import RunConfig
+from emcaps.data.prepared import fingerprint
+from emcaps.data.splits import Split
 from emcaps.files import append_line, atomic_write
 
 try:
@@ -70,7 +73,10 @@ def is_busy(folder: Path) -> bool:
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
     """Write down what a new run is; refuse a folder that holds one already. `data` names each part's fingerprint."""
     if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
-        raise TakenRunError(f"{folder} holds a run already: go on with it by --resume {folder}, or name another folder")
+        raise TakenRunError(
+            f"{folder} holds a run already: go on with it by --resume {shlex.quote(str(folder))}, or name another "
+            "folder"
+        )
     write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
     _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
@@ -82,13 +88,21 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]  # before anything is changed: it may refuse
     found.setdefault("resumed", []).append({"step": step} | environment(device))
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
             (folder / name).unlink(missing_ok=True)
     write_json(folder / ENVIRONMENT, found)
     _write_text(folder / CONFIG, config.to_json() + "\n")
-    forget_metrics_after(folder, step)
+    _write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def is_data_of(folder: Path, split: Split) -> bool:
+    """Whether the run was trained and tested with these images, as far as it wrote that down."""
+    found = _read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
+    return bool(found.get("data", data) == data)
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -157,10 +171,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def forget_metrics_after(folder: Path, step: int) -> None:
-    """Drop rows of steps that a resumed run will do again."""
-    rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    _write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+def read_evaluation(path: Path) -> tuple[float, int]:
+    """The accuracy on the test part, 0 to 1, and the step it was found at."""
+    found = _read_json(path)
+    try:
+        accuracy, step = float(found["test"]["accuracy"]), int(found["step"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged (no test accuracy and step): restore it from another copy") from error
+    if not 0 <= accuracy <= 1:
+        raise ValueError(f"{path} is damaged (an accuracy of {accuracy}): restore it from another copy")
+    return accuracy, step
 
 
 def _read_json(path: Path) -> dict[str, Any]:

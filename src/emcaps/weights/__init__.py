@@ -54,9 +54,13 @@ def crops_for(name: str | Path, images: Tensor) -> Tensor:
     """
     data = load_file(find_weights(name)).config.data
     shape = (data.image_channels, SIDE, SIDE)
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != shape:
-        raise ValueError(
-            f"images for {name} must be uint8 (B, {', '.join(map(str, shape))}), {data.view}, "
-            f"not {images.dtype} {tuple(images.shape)}: resize them to {SIDE} x {SIDE}, without standardising them"
-        )
+    rule = f"images for {name} must be a uint8 tensor (B, {', '.join(map(str, shape))}), {data.view}, not"
+    if not isinstance(images, Tensor):
+        raise TypeError(f"{rule} {type(images).__name__}: torch.from_numpy or torch.as_tensor makes one")
+    if images.dtype != torch.uint8:
+        raise ValueError(f"{rule} {images.dtype}: give grey levels from 0 to 255, not standardised")
+    if images.ndim != 4 or images.shape[1] != shape[0]:
+        raise ValueError(f"{rule} {tuple(images.shape)}: one channel a camera, stereo pairs as two")
+    if images.shape[2:] != shape[1:]:
+        raise ValueError(f"{rule} {tuple(images.shape)}: resize them to {SIDE} x {SIDE}")
     return evaluation_crops(images, data.crop, 1, data.standardise)[:, 0]
