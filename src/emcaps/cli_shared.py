@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,5 +36,6 @@ def wide_console() -> Any:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.width = max(80, console.width)  # tables are made for 80 columns; narrower, they would lose some
+    in_a_file = not console.is_terminal and "COLUMNS" not in os.environ
+    console.width = max(160 if in_a_file else 80, console.width)  # tables are made for 80 columns or more
     return console

@@ -52,10 +52,11 @@ def headline(rows: Iterable[Row]) -> list[Comparison]:
 
 def check_table(checks: Sequence[Check]) -> Table:
     table = plain_table("Against a float64 reference: outputs and all gradients, relative errors")
-    for column in ("network", "implementation", "tensor nearest to its limit"):
-        table.add_column(column)
+    table.collapse_padding = True  # so that 80 columns do
+    for column, width in (("network", 10), ("implementation", 14), ("tensor nearest to its limit", 16)):
+        table.add_column(column, min_width=width, overflow="fold")
     for column in ("error", "float32 reference", "limit"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for check in checks:
         numbers = (f"{value:.1e}" for value in (check.error, check.reference_error, check.limit))
@@ -70,13 +71,15 @@ def comparison_table(rows: Iterable[Row]) -> Table:
     comparisons = compare(rows)
     names = _names(comparisons)
     table = plain_table("Median ms")
-    for column in ("case", "what"):
-        table.add_column(column)
+    table.collapse_padding = True  # so that 80 columns do
+    table.add_column("case")
+    table.add_column("what", max_width=8, overflow="fold")  # as long as "forward+"
     for column in (*names, *_ratio_titles(names)):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", min_width=max(map(len, column.split())))
     for comparison in comparisons:
         cells = _cells(comparison, names)
-        table.add_row(str(comparison.case), comparison.case.what, *cells)
+        short = str(comparison.case).replace("iterations", "it").replace("iteration", "it")
+        table.add_row(short, comparison.case.what, *cells)
     return table
 
 
