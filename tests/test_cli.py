@@ -303,6 +303,8 @@ def test_data_make_show_and_train_on_the_result(emcaps, tmp_path, monkeypatch):
     assert re.search(r"train\s+50\s+5\s+4 6 7 8 9", out)
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
     assert emcaps("train", "tiny", "--steps", 1, *TINY)[0] == 0
+    assert "note:" not in emcaps("data", "make", "--quick")[2]
+    assert "note: other toys were there before" in emcaps("data", "make", "--quick", "--seed", 1)[2]
 
 
 def test_toys_in_the_original_format_are_prepared_like_smallnorb(emcaps, tmp_path, monkeypatch):

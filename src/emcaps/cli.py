@@ -402,15 +402,20 @@ def data_make(
     folder: FolderOption = None,
 ) -> None:
     """Render the toys: five categories, ten instances each, in smallNORB's viewpoints and lightings."""
+    from emcaps.data.prepared import file_fingerprint, prepared_path
     from emcaps.data.toy_set import QUICK, WHOLE, write_toys
     from emcaps.report.progress import counting_bar
 
+    train = prepared_path("toys", "train", folder)
+    before = file_fingerprint(train)
     with interruption("nothing was written"), counting_bar("rendering", "toys") as on_progress:
         paths = write_toys(
             folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
         )
     for path in paths:
         print(path)
+    if before not in (None, file_fingerprint(train)):
+        print("note: other toys were there before; runs that were trained on them cannot go on", file=sys.stderr)
 
 
 @data_app.command("show", epilog=examples("emcaps data show toys --png toys.png"))

@@ -123,3 +123,11 @@ def fingerprint(examples: Examples) -> str:
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def file_fingerprint(path: Path) -> str | None:
+    """SHA-256 of a prepared part as it is on disk; None without one."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
