@@ -79,9 +79,8 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     checkpoint = load(path)
     config = checkpoint.config
     place = pick_device(str(device))
-    if config.network.impl != "auto" and unavailable(
-        config.network.impl, place
-    ):  # how it was trained does not bind who evaluates it
+    impl = config.network.impl
+    if impl != "auto" and unavailable(impl, place):  # how it was trained does not bind who evaluates it
         config = config.override({"network.impl": "auto"})
     network = build_network(config.network, config.data.image_channels, config.data.crop)
     try:
