@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
@@ -12,6 +12,12 @@ def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(str(given), options, n=1)
     hint = f": did you mean {nearest[0]!r}?" if nearest else ""
     return f"unknown {what} {given!r}{hint} (allowed: {', '.join(options)})"
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first few, as "a, b, c and 7 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def check_name(what: str, given: str, allowed: Iterable[str]) -> None:

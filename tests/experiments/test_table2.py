@@ -140,7 +140,7 @@ def test_without_runs_the_message_says_how_to_get_them(tmp_path):
     with pytest.raises(ValueError, match=r"no finished runs of best-mono-it2 in .* with --train"):
         run(tmp_path, ["best-mono-it2"], None, train=False)
     with pytest.raises(ValueError, match=rf"{len(ROWS) - 3} more in"):
-        run(tmp_path, ROWS, None, train=False)
+        run(tmp_path, list(ROWS), None, train=False)
     with pytest.raises(ValueError, match=r"there is no folder .*nothing: name that of the runs with --runs"):
         run(tmp_path / "nothing", ROWS, None, train=False)
 

@@ -26,6 +26,7 @@ from emcaps.data.splits import load_split
 from emcaps.experiments.inside import BATCH, measure
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.experiments.rows import run_folder
+from emcaps.names import first_of
 from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.device import pick_device
@@ -209,9 +210,8 @@ def read_run(folder: Path) -> Run:
 def check_complete(found: Mapping[str, Sequence[Run]], runs: Path) -> None:
     """Every variant has a run, or an error says which has none."""
     if lacking := [name for name, each in found.items() if not each]:
-        some = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         raise ValueError(
-            f"there are no complete runs of {some} in {runs}: train them with --train, or name another --runs"
+            f"there are no complete runs of {first_of(lacking)} in {runs}: train them with --train, or name other --runs"
         )
 
 

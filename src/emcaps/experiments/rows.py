@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from emcaps.config import RunConfig
 from emcaps.data.splits import load_split
 from emcaps.experiments.processes import Bar, work_together
-from emcaps.names import check_name
+from emcaps.names import check_name, first_of
 from emcaps.report.progress import counting_bar
 from emcaps.train import load_network, train
 from emcaps.train.device import start_work
@@ -181,9 +181,8 @@ def finished(rows: Rows, names: Sequence[str], runs: Path) -> dict[str, list[Rec
         raise ValueError(f"there is no folder {runs}: name that of the runs with --runs; a checkout of emcaps has some")
     found = {name: read_records(rows, name, runs) for name in names}
     if not any(found.values()):
-        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise ValueError(
-            f"there are no finished runs of {some} in {runs}: name another folder with --runs, train them (table2 and "
-            "choices do with --train), or wait for those that are being trained"
+            f"there are no finished runs of {first_of(names)} in {runs}: name another folder with --runs, train "
+            "them (table2 and choices do with --train), or wait for those that are being trained"
         )
     return found
