@@ -211,7 +211,8 @@ def check_complete(found: Mapping[str, Sequence[Run]], runs: Path) -> None:
     """Every variant has a run, or an error says which has none."""
     if lacking := [name for name, each in found.items() if not each]:
         raise ValueError(
-            f"there are no complete runs of {first_of(lacking)} in {runs}: train them with --train, or name other --runs"
+            f"there are no complete runs of {first_of(lacking)} in {runs}: train them with --train, or name another "
+            "folder with --runs"
         )
 
 
