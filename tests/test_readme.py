@@ -51,12 +51,23 @@ def test_every_link_to_a_file_leads_somewhere():
 
 
 def test_table_2_is_what_the_recorded_runs_say():
+    from emcaps.bench.rows import read_rows
+
     found = finished(table2.ROWS, list(table2.ROWS), ROOT / "results/table2")
     assert table2.markdown_table(found) in README
     assert table2.markdown_rows(found) in README
     alone = found["best-stereo-it2"][0]
     assert f"takes {alone.seconds:.0f} seconds for 95 passes" in " ".join(README.split())
     assert f"after {alone.seconds_to(95.4):.0f} seconds" in " ".join(README.split())
+    first = [next(step for step, accuracy, _ in one.curve if accuracy >= 97.8) for one in found["long-stereo-it3"]]
+    (step,) = [
+        row.median_ms
+        for row in read_rows(ROOT / "results/bench/h200.csv")
+        if (row.network, row.iterations, row.what, row.implementation) == ("small", 3, "training step", "fused, graph")
+    ]
+    text = f"after {first[0]:,}, {first[1]:,} and {first[2]:,} steps of the three seeds of long-stereo-it3, "
+    seconds = [count * step / 1000 for count in first]
+    assert f"{text}{min(seconds):.0f} to {max(seconds):.0f} seconds" in " ".join(README.split())
     seeds = [f"{record.accuracy:.1f}" for record in found["long-mono-it2"]]
     assert f"{seeds[0]}, {seeds[1]} and {seeds[2]} % for the three seeds" in " ".join(README.split())
 
