@@ -106,12 +106,11 @@ def train_and_measure(
         return
     place = pick_device(device)
     images, labels = to_tensors(load_split(config.data, data_folder).train, config.data.view, place)
-    chosen = choose_images(len(images)).to(place)
-    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
+    crops, categories = choose_crops(images, labels, config)
 
     def record(network: torch.nn.Module, step: int) -> None:
         assert isinstance(network, MatrixCapsNet)
-        found = measure(network, crops, labels[chosen], margin_of(config.train, step)) | {"step": step}
+        found = measure(network, crops, categories, margin_of(config.train, step)) | {"step": step}
         kept = [one for one in read_routing(folder) if one["step"] != step]
         write_json(folder / ROUTING, sorted([*kept, found], key=lambda one: int(one["step"])))
 
@@ -136,9 +135,12 @@ def train_and_measure(
     record(load_network(folder / WEIGHTS, place)[0], config.train.steps)
 
 
-def choose_images(number: int) -> Tensor:
-    """Which of so many training images routing is measured on; always the same ones."""
-    return torch.randperm(number, generator=torch.Generator().manual_seed(0))[: BATCHES * BATCH]
+def choose_crops(images: Tensor, labels: Tensor, config: RunConfig) -> tuple[Tensor, Tensor]:
+    """The crops of training images that routing is measured on, always the same ones, and their labels."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chosen = order[: BATCHES * BATCH].to(images.device)
+    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
+    return crops, labels[chosen]
 
 
 def _fresh_network(config: RunConfig, images: Tensor) -> torch.nn.Module:

@@ -10,10 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.augment import to_tensors
 from emcaps.data.splits import load_split
 from emcaps.experiments.inside import measure
-from emcaps.experiments.measured import choose_images
+from emcaps.experiments.measured import choose_crops
 from emcaps.nn import MatrixCapsNet
 from emcaps.report.tables import plain_table
 from emcaps.train import load_network
@@ -39,10 +39,9 @@ def look_inside(name: str, *, device: str = "auto", data_folder: Path | None = N
     if not isinstance(network, MatrixCapsNet):
         raise ValueError(f"{name} is a {config.network.kind}, which does not route: name a capsule network")
     images, labels = to_tensors(load_split(config.data, data_folder).train, config.data.view, place)
-    chosen = choose_images(len(images)).to(place)
-    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
-    found = measure(network.eval(), crops, labels[chosen], margin_of(config.train, step))
-    return {"step": step, "images": len(chosen)} | found
+    crops, categories = choose_crops(images, labels, config)
+    found = measure(network.eval(), crops, categories, margin_of(config.train, step))
+    return {"step": step, "images": len(crops)} | found
 
 
 def inside_table(found: Mapping[str, Any], title: str) -> Table:
