@@ -54,7 +54,9 @@ def run(runs, names, data, train=True, figure=None, seeds=(0, 1)):
 def test_the_rows_are_what_their_names_say():
     for name, config in ROWS.items():
         assert config.data.split == "standard"
-        if name != "cnn-stereo":
+        if "cnn" in name:
+            assert (config.network.kind, config.data.view) == ("cnn", "stereo")
+        else:
             recipe, *full, view, iterations = name.split("-")
             assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
             assert (config.network.primary_types, config.network.conv1_types) == ((32, 32) if full else (8, 16))
@@ -69,6 +71,13 @@ def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
         size = "full" if "full" in name else "small"
         assert network == preset(size).override({"network.iterations": network.iterations}).network
         assert ROWS[name].train.loss == "spread"
+
+
+def test_the_cnn_sees_the_images_of_the_best_capsules_for_as_long():
+    cnn, capsules = ROWS["best-cnn-stereo"], ROWS["best-stereo-it2"]
+    assert cnn.data == capsules.data
+    assert (cnn.train.steps, cnn.train.mixup, cnn.train.decay) == (36_000, 0.5, "cosine")
+    assert (capsules.train.steps, capsules.train.mixup, capsules.train.decay) == (36_000, 0.5, "cosine")
 
 
 def test_every_published_row_names_rows_that_exist():
