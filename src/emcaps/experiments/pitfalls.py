@@ -35,12 +35,16 @@ SEEDS = (0, 1, 2)
 NO_FLOOR: dict[str, Any] = {"network.variance_floor": 0.0}
 NO_SCALING: dict[str, Any] = {"network.data_scaling": "none"}
 NO_COMPETITION: dict[str, Any] = {"network.competition": "types"}
+LOW_LAMBDA: dict[str, Any] = {"network.final_lambda": 0.01}
+"""How published code lives without scaling."""
 MISTAKES: dict[str, dict[str, Any]] = {
     "correct": {},
     "no-floor": NO_FLOOR,
     "no-scaling": NO_SCALING,
     "no-competition": NO_COMPETITION,
     "all-three": NO_FLOOR | NO_SCALING | NO_COMPETITION,
+    "low-lambda": NO_SCALING | LOW_LAMBDA,
+    "all-low-lambda": NO_FLOOR | NO_SCALING | NO_COMPETITION | LOW_LAMBDA,
 }
 ITERATIONS = (2, 3)
 TYPES = (2, 4, 8, 16, 32)
@@ -49,10 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     f"{mistake}-it{count}": changes | {"network.iterations": count}
     for count in ITERATIONS
     for mistake, changes in MISTAKES.items()
-}
-# How published code lives without scaling.
-VARIANTS["low-lambda-it2"] = VARIANTS["no-scaling-it2"] | {"network.final_lambda": 0.01}
-VARIANTS |= {
+} | {
     f"types-{types}": {"network.iterations": 4, "network.conv1_types": types, "network.conv2_types": types}
     for types in TYPES
 }
@@ -233,7 +234,7 @@ def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path, network: str)
 
 def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
     """Bars from the 5th to the 95th percentile, a line at the median, at the start (pale) and at the end."""
-    shown = [*(f"{mistake}-it2" for mistake in MISTAKES), "low-lambda-it2"]
+    shown = [f"{mistake}-it2" for mistake in MISTAKES]
     for axes, layer in zip(figure.subplots(1, len(LAYERS), sharey=True), LAYERS, strict=True):
         for place, variant in enumerate(shown):
             for when, offset, alpha in ((0, -0.15, 0.35), (-1, 0.15, 1.0)):
