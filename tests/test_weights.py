@@ -18,7 +18,7 @@ CARD = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
 
 
 RUNS = {
-    "full-stereo": "results/table2/best-full-stereo-it2/seed0",
+    "full-stereo": "results/table2/long-full-stereo-it2/seed0",
     "small-mono": "results/table2/long-mono-it2/seed0",
     "small-stereo": "results/table2/long-stereo-it3/seed0",
 }
@@ -67,10 +67,13 @@ def test_a_network_is_the_end_of_its_recorded_run(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_cpu_counts_the_same_answers_as_the_gpu(name):
-    """The run was evaluated on a GPU; `emcaps eval` ran on a CPU."""
-    on_cpu = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())
-    on_gpu = json.loads((ROOT / RUNS[name] / "evaluation.json").read_text())
-    assert on_cpu["test"] == on_gpu["test"]
+    """The run was evaluated on a GPU; `emcaps eval` ran on a CPU. Full-stereo changes one answer."""
+    on_cpu = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())["test"]["confusion"]
+    on_gpu = json.loads((ROOT / RUNS[name] / "evaluation.json").read_text())["test"]["confusion"]
+    changed = sum(
+        abs(one - other) for row, line in zip(on_cpu, on_gpu, strict=True) for one, other in zip(row, line, strict=True)
+    )
+    assert changed == (2 if name == "full-stereo" else 0)  # a changed answer leaves one cell for another
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -119,6 +122,8 @@ def test_the_card_names_the_toys_that_make_up_most_errors():
         in card
     )
     assert f"and {shares['full-stereo']:.0f} % of full-stereo's" in card
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"three of the 25 test toys make up {shares['full-stereo']:.0f} % of those of its first seed" in readme
 
 
 def test_the_readme_has_the_accuracies_of_the_card():

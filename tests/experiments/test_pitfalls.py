@@ -165,13 +165,12 @@ def test_a_short_experiment_trains_measures_and_draws_and_goes_on(tmp_path, monk
     names = [f"{mistake}-it2" for mistake in pitfalls.MISTAKES] + [
         "correct-it3",
         "no-competition-it3",
-        "low-lambda-it2",
         "types-2",
     ]
     monkeypatch.setattr(pitfalls, "VARIANTS", {name: pitfalls.VARIANTS[name] for name in names})
     console = Console(file=io.StringIO(), width=120)
     arguments = (tmp_path / "runs", data, "cpu", "toys", console)
-    with pytest.raises(ValueError, match=r"no complete runs of correct-it2, .* and 6 more .* train them with --train"):
+    with pytest.raises(ValueError, match=r"no complete runs of correct-it2, .* and 7 more .* train them with --train"):
         pitfalls.run_pitfalls(*arguments, tmp_path, train_first=False)
     pitfalls.run_pitfalls(*arguments, tmp_path, train_first=True)
     text = console.file.getvalue()
