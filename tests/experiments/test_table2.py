@@ -177,9 +177,16 @@ def records(*accuracies):
     return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies)]
 
 
-def test_seconds_to_an_accuracy_are_those_of_the_first_evaluation_that_reached_it():
+def test_steps_to_an_accuracy_are_those_of_the_first_evaluation_that_reached_it():
     record = Record(None, 0, 93.0, 9.0, ((10, 90.0, 3.0), (20, 95.0, 6.0), (30, 93.0, 9.0)))
-    assert [record.seconds_to(goal) for goal in (80.0, 91.0, 95.0, 95.1)] == [3.0, 6.0, 6.0, None]
+    assert [record.steps_to(goal) for goal in (80.0, 91.0, 95.0, 95.1)] == [10, 20, 20, None]
+
+
+def test_the_table_has_the_steps_that_all_seeds_needed_or_how_many_got_there():
+    quick, slow = (Record(None, seed, 98.0, 9.0, ((1000 * (seed + 1), 96.0, 3.0),)) for seed in (0, 1))
+    best = slow._replace(curve=(*slow.curve, (3000, 98.0, 9.0)))
+    for both, cells in (([quick, slow], "2,000 | -"), ([quick, best], "2,000 | 1 of 2")):
+        assert f"| 53 | {cells} | 98.00" in table2.markdown_rows({"best-mono-it2": both})
 
 
 def test_mean_and_spread():

@@ -106,7 +106,8 @@ def run_pitfalls(
     check_complete(found, runs)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
-    print(markdown_accuracies(found), markdown_ratios(found, network), sep="\n\n")
+    link = f"../{runs.as_posix()}/"
+    print(markdown_accuracies(found, link), markdown_ratios(found, network, link), sep="\n\n")
     if figures is not None:
         for path in draw_figures(found, figures, network):
             console.print(f"figure: {path}", markup=False)
@@ -178,7 +179,7 @@ def ratio_rows(found: Mapping[str, Sequence[Run]], network: str) -> list[list[st
     return rows
 
 
-def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> str:
+def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str) -> str:
     """The first table for a page, with links to the runs under `link`."""
     header = (
         "variant",
@@ -196,7 +197,7 @@ def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str = "") -> s
     return "\n".join(lines)
 
 
-def markdown_ratios(found: Mapping[str, Sequence[Run]], network: str, link: str = "") -> str:
+def markdown_ratios(found: Mapping[str, Sequence[Run]], network: str, link: str) -> str:
     """The second one."""
     header = ("types of parent", "accuracy, %", "layer", "children to a parent", "iteration 1", "2", "3", "4")
     lines = [f"| {' | '.join(header)} | 4, untrained |", f"|--:|--:|---|{'--:|' * 6}"]

@@ -53,9 +53,9 @@ class Record(NamedTuple):
     many_crops: float | None = None
     """Accuracy at the last step with 13 crops an image, in percent, where that was evaluated."""
 
-    def seconds_to(self, accuracy: float) -> float | None:
+    def steps_to(self, accuracy: float) -> int | None:
         """Until an evaluation first found this accuracy, in percent; None if none did."""
-        return next((seconds for _, found, seconds in self.curve if found >= accuracy), None)
+        return next((step for step, found, _ in self.curve if found >= accuracy), None)
 
 
 def run_folder(runs: Path, row: str, seed: int) -> Path:
