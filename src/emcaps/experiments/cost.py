@@ -79,14 +79,15 @@ with the same layers are counted or quoted once for all."""
 def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> dict[str, Point]:
     """By row of Table 2: the mean over seeds at the last step, one crop."""
     points = {}
-    cnn = {name: records for name, records in found.items() if ROWS[name].network.kind == "cnn"}
-    cnn_speed = max((_best_speed(record) for records in cnn.values() for record in records), default=None)
+    cnn = [record for name, records in found.items() if ROWS[name].network.kind == "cnn" for record in records]
+    cnn_speed = max(map(_best_speed, cnn), default=0.0)
     for name, records in found.items():
         if records:
             config = ROWS[name]
-            milliseconds = (
-                config.train.batch_size / cnn_speed * 1000 if name in cnn and cnn_speed else _timed(config, speeds)
-            )
+            if config.network.kind == "cnn":
+                milliseconds: float | None = 1000 * config.train.batch_size / cnn_speed
+            else:
+                milliseconds = _timed(config, speeds)
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000
             error = 100 - sum(record.accuracy for record in records) / len(records)
             how = f"{mean_and_spread(records)} % right, n = {len(records)}"

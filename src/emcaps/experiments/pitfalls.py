@@ -106,7 +106,7 @@ def run_pitfalls(
     check_complete(found, runs)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
-    link = f"../{runs.as_posix()}/"
+    link = f"{'' if runs.is_absolute() else '../'}{runs.as_posix()}/"  # for a page in docs/
     print(markdown_accuracies(found, link), markdown_ratios(found, network, link), sep="\n\n")
     if figures is not None:
         for path in draw_figures(found, figures, network):
