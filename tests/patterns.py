@@ -26,6 +26,9 @@ def pattern_examples(instances: tuple[int, ...], views: int, seed: int) -> Examp
 
 def write_patterns(folder: Path, views: int = 4) -> Path:
     """Write both parts under the name of the toys, which is what training reads by default."""
-    save_prepared(prepared_path("toys", "train", folder), pattern_examples((4, 6, 7, 8, 9), views, seed=1))
-    save_prepared(prepared_path("toys", "test", folder), pattern_examples((0, 1, 2, 3, 5), views, seed=2))
+    parts = {
+        "train": pattern_examples((4, 6, 7, 8, 9), views, seed=1),
+        "test": pattern_examples((0, 1, 2, 3, 5), views, seed=2),
+    }
+    save_prepared({prepared_path("toys", part, folder): examples for part, examples in parts.items()})
     return folder

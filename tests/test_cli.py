@@ -9,8 +9,9 @@ import sys
 import time
 
 import pytest
+import typer
 
-from emcaps.cli import main
+from emcaps.cli import app, main
 from emcaps.config import PRESETS
 from patterns import write_patterns
 
@@ -77,6 +78,7 @@ class Block(importlib.abc.MetaPathFinder):
         if name.split(".")[0] in {"typer", "click", "rich", "safetensors", "matplotlib", "tensorboard", "scipy"}:
             raise ImportError(f"{name} is blocked")
 sys.meta_path.insert(0, Block())
+sys.modules.update(dict.fromkeys(("numba", "pooch")))  # as if they were not installed, for those who ask first
 import torch
 from emcaps import conv_routing
 from emcaps.nn import MatrixCapsNet
@@ -87,14 +89,34 @@ print(MatrixCapsNet(preset("tiny").network)(torch.zeros(1, 1, 32, 32)).activatio
     assert done.stdout.strip() == "torch.Size([1, 5])", done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["describe", "train", "eval", "info", "demo", "data", "data get", "data make", "data show"]
-)
+def names_of_commands(command, *names):
+    for name, part in getattr(command, "commands", {}).items():
+        yield " ".join((*names, name))
+        yield from names_of_commands(part, *names, name)
+
+
+COMMANDS = list(names_of_commands(typer.main.get_command(app)))
+
+
+def test_the_commands_are_found():
+    assert {"train", "data", "data get", "experiment pitfalls", "bench"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_an_example(emcaps, command):
     status, out, _ = emcaps(*command.split(), "--help")
     assert status == 0
     assert re.search(r"Examples?:", out)
     assert f"emcaps {command}" in out
+
+
+def test_runs_on_a_disk_that_is_not_there(emcaps, tmp_path):
+    """`runs` is often a link to a larger disk."""
+    write_patterns(tmp_path / "data")
+    (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
+    status, _, error = emcaps("train", "tiny", *TINY, "--steps", "1")
+    assert status == 1
+    assert "File exists: runs" in error
 
 
 def test_version(emcaps):
@@ -139,7 +161,10 @@ def test_describe_every_preset(emcaps, name):
         (["train", "tiny", "--set", "data.crop=12"], "emcaps: data.crop must be at least 13"),
         (["describe", "tiny", "--size", "-5"], "emcaps: an image has at least 1 pixel"),
         (["describe", "tiny", "--size", "10000000"], "emcaps: there is not enough memory for this"),
-        (["train", "tiny", "--device", "meta"], "emcaps: there is no device 'meta' to train on here"),
+        (
+            ["train", "tiny", "--device", "meta"],
+            "emcaps: the device 'meta' cannot be used here",
+        ),
         (
             ["data", "make", "--quick", "--folder", "/dev/null/x"],
             "emcaps: /dev/null/x cannot be written (Not a directory)",

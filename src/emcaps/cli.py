@@ -383,10 +383,11 @@ def _resumed_config(resume: Path, name: str | None, changes: dict[str, Any], run
 def _new_run_folder(name: str, config: RunConfig) -> Path:
     """runs/NAME-DATA-VIEW-seedN, numbered if it is taken."""
     base = Path("runs") / f"{name}-{config.data.dataset}-{config.data.view}-seed{config.train.seed}"
+    base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2
     while True:
         try:
-            candidate.mkdir(parents=True)  # which one process alone can do, of several that start together
+            candidate.mkdir()  # which one process alone can do, of several that start together
             return candidate
         except FileExistsError:
             candidate, number = base.with_name(f"{base.name}-{number}"), number + 1

@@ -48,6 +48,12 @@ def test_bfloat16_is_timed_on_request_only(monkeypatch):
     assert [each.name for each in implementations.implementations(("bf16",), GPU)[0]] == ["bf16, graph"]
 
 
+def test_bfloat16_on_a_cpu_is_skipped_with_its_reason():
+    chosen, skipped = implementations.implementations(("reference", "bf16"), CPU)
+    assert [each.name for each in chosen] == ["reference"]
+    assert skipped == ["bf16 is skipped: it is timed on a GPU alone; use --device cuda"]
+
+
 def test_the_interpreter_is_not_timed(monkeypatch):
     monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -35,6 +35,13 @@ def test_the_newest_row_of_a_pair_counts(row_of):
     assert {name: row.median_ms for (_, name), row in newest(rows).items()} == {"fused": 2.0, "reference": 9.0}
 
 
+def test_rows_of_other_conditions_than_the_last_do_not_count(row_of):
+    slow, fast = row_of(CASE, "fused", 3.0)._replace(tf32="off"), row_of(CASE, "reference", 9.0)._replace(tf32="on")
+    assert list(newest([slow, fast]).values()) == [fast]
+    assert list(newest([slow, fast, slow]).values()) == [slow]
+    assert newest([]) == {}
+
+
 def test_another_table_is_refused(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import zipfile
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def test_prepared_path_of_unknown_names(dataset: str, part: str, message: str) -
 
 def test_load_prepared_gives_back_what_save_prepared_wrote(tmp_path: Path, make_examples: MakeExamples) -> None:
     examples = make_examples(7)
-    save_prepared(tmp_path / "toys48-train.npz", examples)
+    save_prepared({tmp_path / "toys48-train.npz": examples})
     again = load_prepared(tmp_path / "toys48-train.npz")
     for name, array in examples._asdict().items():
         loaded = getattr(again, name)
@@ -61,8 +62,8 @@ def test_load_prepared_gives_back_what_save_prepared_wrote(tmp_path: Path, make_
 
 
 def test_save_prepared_writes_the_same_bytes_again(tmp_path: Path, make_examples: MakeExamples) -> None:
-    save_prepared(tmp_path / "a.npz", make_examples(3))
-    save_prepared(tmp_path / "b.npz", make_examples(3))
+    save_prepared({tmp_path / "a.npz": make_examples(3)})
+    save_prepared({tmp_path / "b.npz": make_examples(3)})
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
@@ -177,7 +178,7 @@ def test_save_prepared_refuses_wrong_arrays(
     tmp_path: Path, make_examples: MakeExamples, name: str, array: np.ndarray, message: str
 ) -> None:
     with pytest.raises(ValueError, match=r"cannot write .*toys48-train\.npz: .*" + message):
-        save_prepared(tmp_path / "toys48-train.npz", make_examples(3)._replace(**{name: array}))
+        save_prepared({tmp_path / "toys48-train.npz": make_examples(3)._replace(**{name: array})})
     assert not list(tmp_path.iterdir())
 
 
@@ -185,7 +186,7 @@ def test_save_prepared_that_fails_leaves_the_old_file(
     tmp_path: Path, make_examples: MakeExamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "toys48-train.npz"
-    save_prepared(path, make_examples(3))
+    save_prepared({path: make_examples(3)})
     before = path.read_bytes()
 
     def stop(file: io.BytesIO, **_: object) -> None:
@@ -194,6 +195,29 @@ def test_save_prepared_that_fails_leaves_the_old_file(
 
     monkeypatch.setattr(prepared.np, "savez", stop)
     with pytest.raises(KeyboardInterrupt):
-        save_prepared(path, make_examples(5))
+        save_prepared({path: make_examples(5)})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_parts_are_written_together_or_not_at_all(
+    tmp_path: Path, make_examples: MakeExamples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old test toys beside new training toys would be another data set than either."""
+    paths = [tmp_path / "toys48-train.npz", tmp_path / "toys48-test.npz"]
+    save_prepared(dict.fromkeys(paths, make_examples(3)))
+    before = [path.read_bytes() for path in paths]
+    write, written = prepared.np.savez, []
+
+    def fail_at_the_second(file: io.BytesIO, **arrays: np.ndarray) -> None:
+        written.append(file)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, "full")
+        write(file, **arrays)
+
+    monkeypatch.setattr(prepared.np, "savez", fail_at_the_second)
+    with pytest.raises(OSError, match=r"no space left to write .*what was there before is untouched"):
+        save_prepared(dict.fromkeys(paths, make_examples(5)))
+    assert len(written) == 2
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(tmp_path.iterdir()) == sorted(paths)

@@ -124,8 +124,7 @@ def test_make_split_without_the_test_part_it_needs(make_examples: MakeExamples) 
 @pytest.mark.parametrize("dataset", ["toys", "smallnorb"])
 def test_load_split_reads_the_prepared_parts(tmp_path: Path, make_examples: MakeExamples, dataset: str) -> None:
     train, test = make_examples(36, azimuth=list(AZIMUTHS) * 2), make_examples(18, seed=1, azimuth=list(AZIMUTHS))
-    save_prepared(prepared_path(dataset, "train", tmp_path), train)
-    save_prepared(prepared_path(dataset, "test", tmp_path), test)
+    save_prepared({prepared_path(dataset, "train", tmp_path): train, prepared_path(dataset, "test", tmp_path): test})
     config = DataConfig(dataset=dataset, split="azimuth")
     split, expected = load_split(config, tmp_path), make_split(train, test, config)
     assert isinstance(split, Split)
@@ -135,7 +134,7 @@ def test_load_split_reads_the_prepared_parts(tmp_path: Path, make_examples: Make
 
 def test_load_split_validation_never_opens_the_test_part(tmp_path: Path, make_examples: MakeExamples) -> None:
     train = make_examples(2, category=[0, 0], instance=[4, 6])
-    save_prepared(prepared_path("toys", "train", tmp_path), train)
+    save_prepared({prepared_path("toys", "train", tmp_path): train})
     prepared_path("toys", "test", tmp_path).write_bytes(b"damaged")
     split = load_split(DataConfig(split="validation"), tmp_path)
     assert split.test.instance.tolist() == [4]

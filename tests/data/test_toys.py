@@ -207,7 +207,7 @@ def test_make_toys_works_from_a_script_without_a_main_guard(tmp_path: os.PathLik
 
 
 def test_call_in_processes_says_that_a_process_died() -> None:
-    with pytest.raises(RuntimeError, match=r"exit status 3.*workers=1"):
+    with pytest.raises(ChildProcessError, match=r"exit status 3.*--quick"):
         list(call_in_processes(os._exit, [{"status": 3}], workers=1))
 
 

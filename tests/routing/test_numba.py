@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -274,12 +275,25 @@ def test_auto_takes_it_on_a_cpu():
 
 @pytest.fixture
 def without_numba(monkeypatch):
-    monkeypatch.setattr(dispatch, "_has_numba", lambda: False)
-    for said_once in (dispatch.hint_at_numba, dispatch.log_choice):
-        said_once.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    kept = (dispatch._numba_problem, dispatch.hint_at_numba, dispatch.log_choice)
+    for found_once in kept:
+        found_once.cache_clear()
     yield
-    for said_once in (dispatch.hint_at_numba, dispatch.log_choice):
-        said_once.cache_clear()
+    for found_once in kept:
+        found_once.cache_clear()
+
+
+def test_a_numba_that_cannot_be_imported_is_left_out_with_its_reason(monkeypatch):
+    def refuse(name):
+        raise ImportError(f"{name} needs another NumPy")
+
+    dispatch._numba_problem.cache_clear()
+    monkeypatch.setattr(dispatch.importlib, "import_module", refuse)
+    assert choose_implementation("auto", torch.device("cpu")) == "reference"
+    with pytest.raises(ValueError, match=r"cannot be imported \(numba needs another NumPy\)"):
+        choose_implementation("numba", torch.device("cpu"))
+    dispatch._numba_problem.cache_clear()
 
 
 @pytest.mark.usefixtures("without_numba")

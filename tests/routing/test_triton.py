@@ -161,9 +161,10 @@ def misaligned(tensor):
     return view
 
 
+@pytest.mark.parametrize("types", [(2, 2), (4, 1)], ids=["padded", "no padding"])
 @pytest.mark.parametrize("layout", [scattered, channels_first, misaligned])
-def test_inputs_of_any_layout(layout, device):
-    inputs = conv_inputs(batch=2, grid=(1, 2), kernel=(1, 2), child_types=2, parent_types=2)
+def test_inputs_of_any_layout(layout, types, device):
+    inputs = conv_inputs(batch=2, grid=(1, 2), kernel=(1, 2), child_types=types[0], parent_types=types[1])
     want = reference(inputs, device, iterations=1)
     routing = on(device, lambda *tensors, **options: conv_routing(*map(layout, tensors), **options))
     got = outputs_and_gradients(routing, inputs, iterations=1, impl="triton")

@@ -30,6 +30,12 @@ def test_route_and_keep_is_a_well_formed_operator(device):
     torch.library.opcheck(route_and_keep, (*with_gradients(smallest(device)), *SETTINGS), test_utils=CHECKS)
 
 
+def test_matrices_that_need_no_packing_are_not_returned_as_they_came(device):
+    """One type of parent and types of child that fill their tile: packed, they lie as they do in the weight."""
+    inputs = Inputs(*(tensor.to(device) for tensor in conv_inputs(1, (1, 1), (1, 1), child_types=4, parent_types=1)))
+    torch.library.opcheck(route_and_keep, (*with_gradients(inputs), *SETTINGS), test_utils=CHECKS)
+
+
 def test_route_backward_is_a_well_formed_operator(device):
     """Its matrices are not those of one type, one parent and one window: else any order of their axes would do."""
     inputs = Inputs(*(tensor.to(device) for tensor in conv_inputs(1, (1, 2), (1, 2), child_types=2, parent_types=2)))

@@ -19,5 +19,7 @@ def weights(folder):
 
 def assert_same_run(first, second):
     assert numbers(first) == numbers(second)
-    for name, value in weights(first).items():
-        assert torch.equal(value, weights(second)[name]), name
+    found, wanted = weights(first), weights(second)
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        assert torch.equal(value, wanted[name]), name

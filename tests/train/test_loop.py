@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from emcaps.config import preset
 from emcaps.data.prepared import fingerprint, load_prepared, prepared_path
-from emcaps.train import loop, step, train
+from emcaps.train import checkpoint, loop, step, train
 from emcaps.train.checkpoint import load
 from emcaps.train.run_folder import only_user, read_config, read_metrics, start_run
 from patterns import write_patterns
@@ -113,7 +114,6 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
     killed_at = load(checkpoint).step
     assert killed_at < 60
 
-    shutil.copytree(tmp_path / "run", tmp_path / "at_kill")
     assert start(tmp_path / "run", "resume").wait() == 0
     assert start(tmp_path / "whole", "new").wait() == 0
     assert_same_run(tmp_path / "whole", tmp_path / "run")
@@ -387,6 +387,30 @@ def test_tensorboard_on_request(tmp_path, config, data_folder):
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True, resume=True)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_refused_run_leaves_the_logs_of_the_one_that_is_there(tmp_path, config, data_folder):
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True)
+    before = sorted((tmp_path / "run" / "tensorboard").iterdir())
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder, tensorboard=True)
+    assert sorted((tmp_path / "run" / "tensorboard").iterdir()) == before
+
+
+def test_a_run_whose_weights_could_not_be_written_is_not_complete(tmp_path, config, data_folder, monkeypatch):
+    """Or nobody would go on with it, and its weights would never come."""
+    with monkeypatch.context() as full:
+        full.setattr(checkpoint, "save_weights", fail_for_want_of_space)
+        with pytest.raises(OSError, match="full"):
+            train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+    assert train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True).complete
+    assert (tmp_path / "run" / "weights.safetensors").exists()
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def fail_for_want_of_space(*_):
+    raise OSError(errno.ENOSPC, "full")
 
 
 RECIPE = {

@@ -96,6 +96,23 @@ def test_read_config_that_is_damaged(tmp_path, content):
         read_config(tmp_path)
 
 
+def test_a_config_with_a_setting_that_is_not_known_is_named(tmp_path, config):
+    settings = json.loads(config.to_json())
+    settings["train"]["speed"] = 3
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"config\.json: unknown setting .*'speed'.* version of emcaps that wrote"):
+        read_config(tmp_path)
+
+
+def test_a_git_that_does_not_answer_is_no_reason_to_stop(monkeypatch):
+    def wait(*arguments):
+        raise subprocess.TimeoutExpired(arguments, 10)
+
+    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
+    monkeypatch.setattr(run_folder, "_git", wait)
+    assert run_folder.commit() is None
+
+
 def test_commit_where_the_file_belongs_to_no_checkout(monkeypatch, tmp_path):
     """Installed below somebody else's checkout: theirs is not our commit."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)

@@ -53,13 +53,17 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
             chosen.append(Implementation(COMPILED, "reference", compiled=True))
         else:
             skipped.append(f"{COMPILED} is skipped: torch.compile crashes on this network on a CPU; use a GPU")
-    if FUSED in wanted or BFLOAT16 in wanted:
+    if BFLOAT16 in wanted and device.type != "cuda":
+        skipped.append(f"{BFLOAT16} is skipped: it is timed on a GPU alone; use --device cuda")
+    if FUSED in wanted or (BFLOAT16 in wanted and device.type == "cuda"):
         routing = "triton" if device.type == "cuda" else "numba"
         reasons = unavailable(routing, device)
         if routing == "triton" and interpreted():
             reasons = [*reasons, "Triton's interpreter is on (TRITON_INTERPRET=1), where time means nothing"]
         if reasons:
-            skipped.append(f"{FUSED} ({routing}) is skipped: {'; '.join(reasons)}")
+            names = " and ".join(name for name in (FUSED, BFLOAT16) if name in wanted)
+            verb = "are" if FUSED in wanted and BFLOAT16 in wanted else "is"
+            skipped.append(f"{names} ({routing}) {verb} skipped: {'; '.join(reasons)}")
         elif FUSED in wanted:
             if device.type == "cpu" and torch.get_num_threads() > 1:
                 chosen.append(Implementation(FUSED_ONE_THREAD, routing, threads=1))

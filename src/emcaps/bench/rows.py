@@ -156,8 +156,13 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def newest(rows: Iterable[Row]) -> dict[tuple[Case, str], Row]:
-    """By case and implementation; of a pair that was timed again, the last row counts."""
-    return {(row.case, row.implementation): row for row in rows}
+    """By case and implementation, under the conditions of the last row; if timed again, the last row counts."""
+    rows = list(rows)
+    return {
+        (row.case, row.implementation): row
+        for row in rows
+        if (row.device, row.tf32) == (rows[-1].device, rows[-1].tf32)
+    }
 
 
 def _line(cells: Iterable[str]) -> str:

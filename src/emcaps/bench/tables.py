@@ -35,9 +35,7 @@ class Comparison(NamedTuple):
 
 
 def compare(rows: Iterable[Row]) -> list[Comparison]:
-    """One for each case, in the order in which they were timed; only rows under the conditions of the newest row."""
-    rows = list(rows)
-    rows = [row for row in rows if (row.device, row.tf32) == (rows[-1].device, rows[-1].tf32)]
+    """One for each case, in the order in which they were timed."""
     cases: dict[Case, dict[str, Row]] = {}
     for (case, name), row in newest(rows).items():
         cases.setdefault(case, {})[name] = row

@@ -6,6 +6,8 @@ import hashlib
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -56,11 +58,13 @@ def prepared_path(dataset: str, part: str, folder: str | Path | None = None) -> 
     return data_folder(folder) / f"{dataset}{SIDE}-{part}.npz"
 
 
-def save_prepared(path: str | Path, examples: Examples) -> None:
-    """Write `examples` to `path` in one piece; the same examples give the same bytes."""
-    _check(examples, f"cannot write {path}: ", "")
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **examples._asdict())
+def save_prepared(parts: Mapping[Path, Examples]) -> None:
+    """Write each part to its path, all of them or none; the same examples give the same bytes."""
+    with ExitStack() as stack:
+        for path, examples in parts.items():
+            _check(examples, f"cannot write {path}: ", "")
+            with stack.enter_context(atomic_write(path)).open("wb") as file:
+                np.savez(file, **examples._asdict())
 
 
 def load_prepared(path: str | Path) -> Examples:

@@ -130,7 +130,7 @@ def prepare_smallnorb(
         _check_published(files)
     labels = {part: (read_matrix(files[part, "cat"]), read_matrix(files[part, "info"])) for part in PARTS}
     done, total = 0, sum(len(cat) for cat, _ in labels.values())
-    written = []
+    prepared = {}
     for part, (cat, info) in labels.items():
         dat = read_matrix(files[part, "dat"])
         try:
@@ -140,9 +140,9 @@ def prepare_smallnorb(
             raise ValueError(f"{raw_folder} ({part} files): {error}") from error
         del dat  # 450 MB, before the next part needs as much
         done += len(cat)
-        written.append(prepared_path("smallnorb", part, folder))
-        save_prepared(written[-1], examples)
-    return written
+        prepared[prepared_path("smallnorb", part, folder)] = examples
+    save_prepared(prepared)
+    return list(prepared)
 
 
 def part_of_whole(start: int, total: int, on_progress: Progress | None) -> Progress | None:

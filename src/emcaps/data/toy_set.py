@@ -41,11 +41,10 @@ def write_toys(
     parts = make_toys(
         seed=seed, **views._asdict(), size=48 if originals is None else 96, workers=workers, on_progress=on_progress
     )
-    paths = []
-    for part, (images, labels) in parts.items():
-        if originals is not None:
-            paths += write_originals(originals, part, images, labels)
-        else:
-            paths.append(prepared_path("toys", part, folder))
-            save_prepared(paths[-1], Examples(images, *labels.T))
-    return paths
+    if originals is not None:
+        return [path for part, found in parts.items() for path in write_originals(originals, part, *found)]
+    prepared = {
+        prepared_path("toys", part, folder): Examples(images, *labels.T) for part, (images, labels) in parts.items()
+    }
+    save_prepared(prepared)
+    return list(prepared)

@@ -186,7 +186,8 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _lacks_of_numba() -> list[str]:
-    return [] if _has_numba() else ["the package numba is not installed: pip install 'emcaps[numba]'"]
+    problem = _numba_problem()
+    return [] if problem is None else [problem]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -210,8 +211,15 @@ def _lacks_of_gpu(index: int | None) -> list[str]:
 
 
 @functools.cache
-def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def _numba_problem() -> str | None:
+    """Found by importing it: one that is installed may not go with the NumPy beside it."""
+    if importlib.util.find_spec("numba") is None:
+        return "the package numba is not installed: pip install 'emcaps[numba]'"
+    try:
+        importlib.import_module("numba")
+    except ImportError as error:
+        return f"the package numba cannot be imported ({error})"
+    return None
 
 
 @functools.cache

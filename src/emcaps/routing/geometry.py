@@ -48,12 +48,6 @@ def spatial_routing_map(child_grid: int | Pair, kernel: int | Pair, stride: int 
     return np.kron(rows, columns)
 
 
-def parents_per_child(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.int64]:
-    """(H, W): how many parent positions read each child position; zero where none does."""
-    rows, columns = _reads_along_both(child_grid, kernel, stride)
-    return np.outer(rows.sum(axis=0), columns.sum(axis=0))
-
-
 def _reads_along_both(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> list[npt.NDArray[np.bool_]]:
     pairs = as_pair("grid", child_grid), as_pair("kernel", kernel), as_pair("stride", stride)
     return [_reads_along(*axis) for axis in zip(parent_grid(child_grid, kernel, stride), *pairs, strict=True)]

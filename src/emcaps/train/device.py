@@ -26,10 +26,11 @@ def pick_device(name: str = "auto") -> torch.device:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N") from None
     try:
         if device.type == "meta" or (device.type == "cpu" and device.index):
-            raise RuntimeError
+            raise RuntimeError("there is none to work on")
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise ValueError(f"there is no device {name!r} to train on here: use auto or cpu") from None
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the device {name!r} cannot be used here ({reason}): use auto or cpu") from None
     return device
 
 

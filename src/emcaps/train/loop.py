@@ -69,6 +69,7 @@ def train(
     place = start_work(device)
     choose_implementation(config.network.impl, place)
     wants_graph(config.train.graph, place)
+    writer = _summary_writer() if tensorboard else None
     split = load_split(config.data, data_folder)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
@@ -85,7 +86,6 @@ def train(
     ):
         saved = _saved_state(folder, config) if resume else None
         first = saved.step if saved else 0
-        board = stack.enter_context(_tensorboard(folder, tensorboard, first))
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
         if saved is None:
@@ -98,6 +98,8 @@ def train(
             folders.continue_run(folder, config, place, data, first)
         else:
             folders.start_run(folder, config, place, data)
+        # Not before the folder is known to be this run's: a new writer hides what another one logged after its step.
+        board = stack.enter_context(writer(str(folder / "tensorboard"), purge_step=first + 1)) if writer else None
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         started = time.perf_counter()
 
@@ -154,8 +156,9 @@ def train(
         last_row = accuracy_row(step, evaluations)
         if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
             log(last_row)
-        write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
+        # Last, since a run that has an evaluation counts as complete.
+        write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         return TrainResult(folder, step, True, evaluations, trained_for)
 
 
@@ -280,15 +283,9 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _tensorboard(folder: Path, wanted: bool, step: int) -> Iterator[Any]:
-    """A writer that hides what an earlier try logged after `step`."""
-    if not wanted:
-        yield None
-        return
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("TensorBoard is not installed: pip install 'emcaps[tensorboard]', or leave it out") from None
-    with SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1) as writer:
-        yield writer
+    return SummaryWriter

@@ -109,7 +109,13 @@ def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}")
-    return RunConfig.from_dict(_read_json(folder / CONFIG))
+    settings = _read_json(folder / CONFIG)
+    try:
+        return RunConfig.from_dict(settings)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / CONFIG}: {error}; restore it, or use the version of emcaps that wrote it"
+        ) from error
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -146,7 +152,7 @@ def commit() -> str | None:
         _git(source, "ls-files", "--error-unmatch", __file__)  # else this is a checkout of something else around us
         head = _git(source, "rev-parse", "HEAD")
         return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):  # no git, no checkout, or one on a disk that does not answer in time
         return None
 
 

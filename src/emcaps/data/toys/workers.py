@@ -86,7 +86,8 @@ def _ask(process: subprocess.Popen[bytes], job: Job) -> Any:
         process.stdin.flush()
         return pickle.load(process.stdout)
     except (EOFError, OSError, pickle.UnpicklingError) as error:
-        raise RuntimeError(
+        raise ChildProcessError(
             f"a process that was helping ended before its work was done (exit status {process.wait()}); "
-            "its own message, if any, is above: run with workers=1 to do without such processes"
+            "its own message, if any, is above; -9 is mostly a lack of memory: close other programs, "
+            "or make fewer toys (--quick)"
         ) from error

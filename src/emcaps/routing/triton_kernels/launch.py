@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime import driver
@@ -267,11 +268,11 @@ def backward(
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(K, O, C, 16), padded with zeros."""
+    """(K, O, C, 16), padded with zeros. Always a copy, which is aligned: an operator may not return its input."""
     rows = weight.reshape(layer.kernels, layer.child_types, layer.parent_types, 16)
     if layer.padded_types > layer.child_types:
         rows = F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
-    return rows.transpose(1, 2).contiguous()
+    return rows.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def _launch(
