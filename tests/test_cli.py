@@ -366,11 +366,12 @@ def test_a_full_disk_tells_how_to_go_on(emcaps, data, tmp_path, monkeypatch):
         raise OSError(28, "no space left to write metrics.jsonl")
 
     monkeypatch.setattr(run_folder, "append_line", full)
+    message = "emcaps: no space left to write metrics.jsonl; then go on with: emcaps train --resume"
     status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
-    assert status == 1
-    assert (
-        err.splitlines()[-1] == "emcaps: no space left to write metrics.jsonl; then go on with: emcaps train --resume r"
-    )
+    assert (status, err.splitlines()[-1]) == (1, f"{message} r")
+    options = ("--device", "cpu", "--tensorboard")
+    status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "s", *TINY, *options)
+    assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
 
 
 def test_a_narrow_or_plain_terminal_loses_no_column():

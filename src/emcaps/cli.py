@@ -64,13 +64,13 @@ def _in_one_line(error: Exception) -> str:
 
 
 @contextmanager
-def _how_to_go_on(run: Path, folder: Path | None) -> Iterator[None]:
+def _how_to_go_on(run: Path, command: str) -> Iterator[None]:
     """Add to the message of a full disk how to resume once there is space."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL and (run / "config.json").exists():
-            raise OSError(error.errno, f"{error.strerror}; then go on with: {_resume_command(run, folder)}") from error
+            raise OSError(error.errno, f"{error.strerror}; then go on with: {command}") from error
         raise
 
 
@@ -86,8 +86,11 @@ def _removing_if_empty(run: Path) -> Iterator[None]:
                 run.rmdir()
 
 
-def _resume_command(run: Path, folder: Path | None) -> str:
-    return shlex.join(["emcaps", "train", "--resume", str(run), *(["--folder", str(folder)] if folder else [])])
+def _resume_command(run: Path, folder: Path | None, device: str, tensorboard: bool) -> str:
+    words = ["emcaps", "train", "--resume", str(run)]
+    words += ["--folder", str(folder)] if folder else []
+    words += ["--device", device] if device != "auto" else []
+    return shlex.join(words + (["--tensorboard"] if tensorboard else []))
 
 
 def _version(wanted: bool) -> None:
@@ -174,7 +177,8 @@ def train(
     from emcaps.train import train as train_network
 
     print(f"run: {run}")
-    with empty, _how_to_go_on(run, folder), training_bar("training", config.train.steps) as on_progress:
+    go_on = _resume_command(run, folder, device, tensorboard)
+    with empty, _how_to_go_on(run, go_on), training_bar("training", config.train.steps) as on_progress:
         result = train_network(
             config,
             run,
@@ -185,7 +189,7 @@ def train(
             on_progress=on_progress,
         )
     if not result.complete:
-        print(f"emcaps: interrupted and saved; go on with: {_resume_command(run, folder)}", file=sys.stderr)
+        print(f"emcaps: interrupted and saved; go on with: {go_on}", file=sys.stderr)
         raise typer.Exit(130)
     _show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
 
