@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli_shared import DeviceOption, FolderOption, examples, interruption, wide_console
+from emcaps.cli.shared import DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS
 
 experiment_app = typer.Typer(

@@ -18,9 +18,9 @@ import typer
 
 import emcaps
 from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_cases
-from emcaps.cli_data import data_app
-from emcaps.cli_experiments import experiment_app
-from emcaps.cli_shared import DeviceOption, FolderOption, examples, interruption, wide_console
+from emcaps.cli.data import data_app
+from emcaps.cli.experiment import experiment_app
+from emcaps.cli.shared import DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS, PRESETS, SPLITS, RunConfig, preset
 from emcaps.files import FULL, check_writable
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli_shared import FolderOption, examples, interruption, wide_console
+from emcaps.cli.shared import FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS
 from emcaps.names import check_name
 
