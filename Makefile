@@ -4,10 +4,13 @@ BIN := .venv/bin
 
 INTERPRETED := $(wildcard tests/routing/test_triton*.py)
 
-.PHONY: demo test test-interpreted test-rest lint setup clean
+.PHONY: demo docs test test-interpreted test-rest lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
+
+docs: setup  # tables and pictures of the documents, from the recorded runs
+	$(BIN)/python -m emcaps.documents
 
 test: setup lint
 	@echo "The tests run in two processes, five to seven minutes; each shows its output when it is done."

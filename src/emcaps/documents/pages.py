@@ -1,0 +1,63 @@
+"""The pages, and the blocks that each may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from emcaps.documents import (
+    cost,
+    model_card,
+    pitfalls,
+    readme,
+    recipe,
+    results_index,
+    smallnorb,
+    speed,
+    three_iterations,
+)
+from emcaps.documents.markers import fill_blocks
+from emcaps.files import atomic_write
+
+Blocks = Mapping[str, Callable[[str], str]]
+"""Functions that give a block's lines for a page from which results/ is reached by this relative path."""
+PAGES: dict[str, Blocks] = {
+    "README.md": readme.BLOCKS,
+    "docs/cost.md": cost.BLOCKS,
+    "docs/pitfalls.md": pitfalls.BLOCKS,
+    "docs/recipe.md": recipe.BLOCKS,
+    "docs/smallnorb.md": smallnorb.BLOCKS,
+    "docs/speed.md": speed.BLOCKS,
+    "docs/three-iterations.md": three_iterations.BLOCKS,
+    "results/README.md": results_index.BLOCKS,
+    "src/emcaps/weights/README.md": model_card.BLOCKS,
+}
+ANYWHERE: Blocks = {"demo": readme.demo}
+
+
+def find_pages(root: Path) -> list[str]:
+    """The pages of a checkout that may have blocks: those above, and every other one in docs/."""
+    others = {f"docs/{path.name}" for path in (root / "docs").glob("*.md")}
+    return [page for page in sorted(others | set(PAGES)) if (root / page).is_file()]
+
+
+def remake_page(page: str, text: str) -> str:
+    """The page's text with all of its blocks made from the recorded runs."""
+    results = "../" * page.count("/") + "results"
+    blocks = {**ANYWHERE, **PAGES.get(page, {})}
+    return fill_blocks(page, text, {name: partial(make, results) for name, make in blocks.items()})
+
+
+def remake_pages(root: Path, *, write: bool) -> list[str]:
+    """Make all pages of a checkout again; gives those that change, or would if they were written."""
+    changed = []
+    for page in find_pages(root):
+        before = (root / page).read_text(encoding="utf-8")
+        after = remake_page(page, before)
+        if after != before:
+            changed.append(page)
+            if write:
+                with atomic_write(root / page) as temporary:
+                    temporary.write_text(after, encoding="utf-8")
+    return changed

@@ -1,0 +1,68 @@
+"""The recorded runs of this checkout. Each kind is read once, however many tables are made of it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from emcaps.bench.rows import Row, read_rows
+from emcaps.experiments import choices, cost, iterations, pitfalls, table2
+from emcaps.experiments.measured import Run, check_complete
+from emcaps.experiments.rows import Record, finished
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout, if this package is used from one."""
+RESULTS = ROOT / "results"
+PITFALLS = {"small": "pitfalls-small", "tiny": "pitfalls"}
+"""Folders of results/, by network."""
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether the recorded runs and the pages are there; a package that pip installed has neither."""
+    return (root / "pyproject.toml").is_file() and (root / "results/README.md").is_file() and (root / "docs").is_dir()
+
+
+@cache
+def table2_records() -> dict[str, list[Record]]:
+    return finished(table2.ROWS, list(table2.ROWS), RESULTS / "table2")
+
+
+@cache
+def choices_records() -> dict[str, list[Record]]:
+    return finished(choices.ROWS, list(choices.ROWS), RESULTS / "choices")
+
+
+@cache
+def pitfalls_runs(network: str) -> dict[str, list[Run]]:
+    runs = RESULTS / PITFALLS[network]
+    found = pitfalls.read_runs(runs, network)
+    check_complete(found, runs)
+    return found
+
+
+@cache
+def iterations_runs() -> dict[str, list[Run]]:
+    runs = RESULTS / "three-iterations"
+    found = {variant: iterations.read_runs(runs, variant) for variant in iterations.VARIANTS}
+    check_complete(found, runs)
+    return found
+
+
+@cache
+def bench_rows(name: str) -> list[Row]:
+    """The rows of results/bench/NAME.csv."""
+    return read_rows(RESULTS / f"bench/{name}.csv")
+
+
+@cache
+def cost_points() -> dict[str, cost.Point]:
+    """What each row of Table 2 costs on an H200."""
+    return cost.our_points(table2_records(), bench_rows("h200"))
+
+
+def inside_network(name: str) -> dict[str, Any]:
+    """What `emcaps experiment inside` recorded of a network that comes with the package."""
+    found: dict[str, Any] = json.loads((RESULTS / f"weights/{name}-inside.json").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,53 @@
+"""The index of results/: what each folder holds, how many runs, and the command that made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from emcaps.documents.recorded import RESULTS
+from emcaps.report.markdown import markdown_table
+from emcaps.train.run_folder import CONFIG
+
+FOLDERS = {
+    "bench": ("speed and memory by case and implementation", "`emcaps bench`"),
+    "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
+    "demo": ("the two networks of the demo", "`make demo`"),
+    "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
+    "gpu-tests": ("the tests that need or use a GPU", "`pytest`"),
+    "pitfalls": (
+        "the three mistakes, tiny network, toys ([page](../docs/pitfalls.md))",
+        "`emcaps experiment pitfalls`",
+    ),
+    "pitfalls-small": (
+        "the three mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",
+        "`emcaps experiment pitfalls`",
+    ),
+    "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),
+    "table2": ("the rows of Table 2 on smallNORB", "`emcaps experiment table2`"),
+    "three-iterations": (
+        "1, 2 and 3 iterations, and softer routing ([page](../docs/three-iterations.md))",
+        "`emcaps experiment iterations`",
+    ),
+    "weights": (
+        "what the networks in the package answer, and their routing",
+        "`emcaps eval`, `emcaps experiment inside`",
+    ),
+}
+"""In a few words each; results/README.md has the whole commands and remarks below the table."""
+
+
+def folders(_results: str) -> str:
+    there = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+    if there != list(FOLDERS):
+        differing = sorted(set(there) ^ set(FOLDERS))
+        raise ValueError(
+            f"results/ and FOLDERS in {Path(__file__).name} differ in {', '.join(differing)}: name it there"
+        )
+    rows = []
+    for name, (what, made_by) in FOLDERS.items():
+        runs = sum(1 for _ in (RESULTS / name).rglob(CONFIG))
+        rows.append((f"[`{name}/`](#{name})", what, str(runs or "-"), made_by))
+    return markdown_table(("folder", "what", "runs", "made by"), rows, left=(0, 1, 3))
+
+
+BLOCKS = {"folders": folders}

@@ -1,0 +1,124 @@
+"""The page on smallNORB: our figures beside published ones, what each row costs, and its seeds."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from emcaps.bench.cases import STEP, Case
+from emcaps.bench.implementations import FUSED_GRAPH
+from emcaps.bench.rows import newest
+from emcaps.documents.recorded import bench_rows, table2_records
+from emcaps.experiments.rows import Record, mean_and_spread
+from emcaps.experiments.table2 import PUBLISHED, ROWS, Published, markdown_rows
+from emcaps.report.markdown import markdown_link, markdown_table
+
+RECIPES = ("faithful", "best", "long")
+ALONE = ("best-stereo-it2", 0, 95.4)
+"""A row and its seed whose run had the GPU to itself, and the accuracy that it is asked for: Gritzman's."""
+LONG = ("long-stereo-it3", 97.8)
+"""A row whose runs shared a GPU, and the accuracy that it is asked for: Hinton's."""
+BY_SEED = ("long-stereo-it3", "long-mono-it2", "long-full-stereo-it2")
+
+
+class Task(NamedTuple):
+    """What is compared: rows of Table 2 that differ in the recipe alone. They sort as the table shows them."""
+
+    kind: str
+    full: bool
+    view: str
+    iterations: int
+
+    def __str__(self) -> str:
+        if self.kind == "cnn":
+            return f"CNN, {self.view}"
+        size = "full" if self.full else "small"
+        return f"{size}, {self.view}, {self.iterations} iteration{'s' if self.iterations > 1 else ''}"
+
+
+def published(results: str) -> str:
+    """Each task once, with our recipes beside all that others published."""
+    tasks: dict[Task, dict[str, str]] = {}
+    for row, config in ROWS.items():
+        recipe = next((recipe for recipe in RECIPES if row.startswith(recipe)), "faithful")
+        task = Task(config.network.kind, "full" in row, config.data.view, config.network.iterations)
+        tasks.setdefault(task, {})[recipe] = row
+    rows = []
+    for task, by_recipe in sorted(tasks.items()):
+        ours = [_ours(by_recipe.get(recipe, ""), results) for recipe in RECIPES]
+        theirs = [_theirs(one) for one in PUBLISHED if one.best == by_recipe["best"]]
+        rows.append((str(task), *ours, "; ".join(theirs) or "-"))
+    header = ("network", *(f"{recipe}, %" for recipe in RECIPES), "published, %")
+    return markdown_table(header, rows, left=(0, len(header) - 1))
+
+
+def _ours(row: str, results: str) -> str:
+    records = table2_records().get(row)
+    if not records:
+        return "-"
+    return f"{markdown_link(mean_and_spread(records), f'{results}/table2/{row}')} (n = {len(records)})"
+
+
+def _theirs(one: Published) -> str:
+    """The figure, whose it is, and how it differs from our task, if it does."""
+    remark = re.search(r" \(.*\)", one.who)
+    return f"{one.accuracy} {one.who.split(',')[0]}{remark[0] if remark else ''}"
+
+
+def rows(results: str) -> str:
+    return markdown_rows(table2_records(), f"{results}/table2/")
+
+
+def time_to_accuracy(results: str) -> str:
+    """When an accuracy is first found, and when for good: by the clock for the run that had the GPU to itself, and by
+    the benchmark's time of a step for those that shared it."""
+    row, seed, goal = ALONE
+    alone = next(record for record in table2_records()[row] if record.seed == seed)
+    first = next((seconds for _, accuracy, seconds in alone.curve if accuracy >= goal), None)
+    lines = [_time_line(alone, goal, first, alone.seconds, "the clock, evaluations included", results)]
+    row, goal = LONG
+    network, train = ROWS[row].network, ROWS[row].train
+    case = Case("small", network.conv1_types, ROWS[row].data.crop, train.batch_size, network.iterations, STEP)
+    step = (newest(bench_rows("h200"))[case, FUSED_GRAPH].median_ms or 0.0) / 1000
+    for record in table2_records()[row]:
+        steps = record.steps_to(goal)
+        first = None if steps is None else steps * step
+        lines.append(_time_line(record, goal, first, train.steps * step, "steps times the benchmark's step", results))
+    header = ("run", "accuracy, %", "first at step", "for good from step", "seconds to first", "seconds in all", "by")
+    return markdown_table(header, lines, left=(0, 6))
+
+
+def _time_line(
+    record: Record, goal: float, first: float | None, total: float, by: str, results: str
+) -> tuple[str, ...]:
+    row = record.folder.parent.name
+    run = markdown_link(f"{row}, seed {record.seed}", f"{results}/table2/{row}/{record.folder.name}")
+    counts = (record.steps_to(goal), _held_from(record, goal), first, total)
+    return run, str(goal), *("-" if count is None else f"{count:,.0f}" for count in counts), by
+
+
+def _held_from(record: Record, goal: float) -> int | None:
+    """The step of the evaluation from which on all find the accuracy; None if the last does not."""
+    below = [number for number, (_, accuracy, _) in enumerate(record.curve, start=1) if accuracy < goal]
+    after = record.curve[below[-1] if below else 0 :]
+    return after[0][0] if after else None
+
+
+def seeds(results: str) -> str:
+    """The accuracy of every seed of the rows whose networks come with the package."""
+    found = {row: table2_records()[row] for row in BY_SEED}
+    numbers = [record.seed for record in found[BY_SEED[0]]]
+    lines = [
+        (
+            row,
+            *(
+                markdown_link(f"{record.accuracy:.2f}", f"{results}/table2/{row}/{record.folder.name}")
+                for record in records
+            ),
+        )
+        for row, records in found.items()
+    ]
+    return markdown_table(("row", *(f"seed {number}, %" for number in numbers)), lines)
+
+
+BLOCKS = {"published": published, "rows": rows, "time-to-accuracy": time_to_accuracy, "seeds": seeds}

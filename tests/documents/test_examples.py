@@ -1,0 +1,42 @@
+"""The code and the output that the pages show are what runs and what is printed."""
+
+import contextlib
+import io
+import re
+
+import pytest
+
+from documents.links import PAGES
+from emcaps.documents.recorded import ROOT
+
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXTS["README.md"], re.M | re.S)
+DESCRIBED = [
+    (page, shown)
+    for page, text in TEXTS.items()
+    for shown in re.findall(r"^\$ emcaps describe small\n(.*?)^```$", text, re.M | re.S)
+]
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_the_python_of_the_readme_runs(code):
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, {})
+
+
+@pytest.mark.parametrize(("page", "shown"), DESCRIBED)
+def test_describe_prints_what_a_page_shows(page, shown, monkeypatch, capsys):
+    from emcaps import cli
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.argv", ["emcaps", "describe", "small"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.rstrip() for line in shown.splitlines()] == printed
+
+
+def test_the_readme_has_python_and_a_page_describes_the_network():
+    assert PYTHON
+    assert DESCRIBED
