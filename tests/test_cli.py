@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import typer
 
 from emcaps.cli import app, main
-from emcaps.config import PRESETS
+from emcaps.config import PRESETS, RunConfig
 from patterns import write_patterns
 
 TINY = [
@@ -149,7 +150,7 @@ def test_describe_every_preset(emcaps, name):
     [
         (["describe", "smal"], "emcaps: unknown preset 'smal': did you mean 'small'?"),
         (["train", "smal"], "emcaps: unknown preset 'smal': did you mean 'small'?"),
-        (["train"], "emcaps: name a preset (tiny, small, full, cnn), or a run to go on with"),
+        (["train"], "emcaps: name a preset (tiny, small, full, cnn), a file of settings by --config FILE, or a run"),
         (["train", "tiny", "--data", "smallnorp"], "emcaps: unknown dataset 'smallnorp': did you mean 'smallnorb'?"),
         (
             ["train", "tiny", "--set", "train.step=3"],
@@ -226,9 +227,10 @@ def test_train_eval_resume(emcaps, data, tmp_path):
 
     status, _, err = emcaps("train", "tiny", "--run", "runs/first", *TINY)
     assert status == 1
-    assert "holds a run already: go on with it by --resume runs/first" in err
+    assert "holds a run already" in err
+    assert "--resume runs/first" in err
     emcaps("train", "tiny", "--steps", 1, "--run", "a b", *TINY)
-    assert "by --resume 'a b'" in emcaps("train", "tiny", "--run", "a b", *TINY)[2]
+    assert "--resume 'a b'" in emcaps("train", "tiny", "--run", "a b", *TINY)[2]
 
     assert emcaps("train", "--resume", "runs/first", "--steps", 5)[0] == 0
     assert (
@@ -244,6 +246,68 @@ def test_eval_with_several_crops_and_a_single_file(emcaps, data):
             f"emcaps: crops must be 1 (the centre) or 13 (shifted along the diagonals), not {crops}"
             in (emcaps("eval", "r", "--crops", crops)[2])
         )
+
+
+def written(path, text):
+    path.write_text(text)
+    return path.name
+
+
+def test_train_from_the_config_of_a_run(emcaps, data, tmp_path):
+    """All its settings are taken, whether the file or the folder is named, and options change them."""
+    assert emcaps("train", "tiny", "--steps", 1, "--stereo", "--seed", 3, *TINY)[0] == 0
+    first = tmp_path / "runs/network-toys-stereo-seed3"
+    (tmp_path / "runs/tiny-toys-stereo-seed3").rename(first)
+    before = json.loads((first / "config.json").read_text())
+    for config in (first / "config.json", first):
+        assert emcaps("train", "--config", config, "--run", "again")[0] == 0
+        assert json.loads((tmp_path / "again/config.json").read_text()) == before
+        shutil.rmtree(tmp_path / "again")
+    status, out, err = emcaps("train", "--config", first, "--iterations", 1, "--set", "train.log_every=7")
+    assert status == 0, err
+    assert "run: runs/network-toys-stereo-seed3-2" in out, "four types of capsules are no preset's"
+    after = json.loads((tmp_path / "runs/network-toys-stereo-seed3-2/config.json").read_text())
+    assert after["network"] == before["network"] | {"iterations": 1}
+    assert after["train"] == before["train"] | {"log_every": 7}
+    assert after["data"] == before["data"]
+
+
+def test_train_from_a_file_of_a_few_settings(emcaps, data, tmp_path):
+    """What it leaves out has its default, and the run is named after the preset whose layers it has."""
+    few = {"network": {"iterations": 1}, "train": {"batch_size": 2, "steps": 1}, "data": {"crop": 16}}
+    path = written(tmp_path / "few.json", json.dumps(few))
+    status, out, err = emcaps("train", "--config", path, "--seed", 5)
+    assert status == 0, err
+    assert "run: runs/small-toys-mono-seed5" in out
+    found = json.loads((tmp_path / "runs/small-toys-mono-seed5/config.json").read_text())
+    assert RunConfig.from_dict(found) == RunConfig.from_dict(few).override({"train.seed": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "few.json is not JSON ("),
+        ("[]", "few.json: a config must be"),
+        ('{"trian": {}}', "few.json: unknown section 'trian': did you mean 'train'?"),
+        ('{"train": {"step": 3}}', "few.json: unknown setting in 'train' 'step': did you mean 'steps'?"),
+        ('{"train": {"steps": "many"}}', "few.json: train.steps must be a whole number, not 'many'"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_named(emcaps, tmp_path, text, message):
+    status, _, err = emcaps("train", "--config", written(tmp_path / "few.json", text))
+    assert status == 1
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_of_settings_stands_alone(emcaps, tmp_path):
+    few = written(tmp_path / "few.json", "{}")
+    assert "the preset 'tiny' and --config few.json both say what" in emcaps("train", "tiny", "--config", few)[2]
+    assert "--config starts a new run" in emcaps("train", "--resume", "runs/first", "--config", few)[2]
+    assert "there is no file nowhere.json" in emcaps("train", "--config", "nowhere.json")[2]
+    (tmp_path / "folder").mkdir()
+    assert "there is no file folder/config.json" in emcaps("train", "--config", "folder")[2]
 
 
 def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):
@@ -280,7 +344,12 @@ def test_a_novel_viewpoint_split_reports_familiar_views_too(emcaps, data):
     assert "familiar accuracy" in out
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
+)
+def test_a_signal_saves_and_says_how_to_resume(data, tmp_path, number, before):
+    """A shell starts its background jobs with SIGINT ignored; they must still save and stop on SIGTERM."""
     arguments = [
         "-m",
         "emcaps",
@@ -302,16 +371,17 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, before),
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted and saved; go on with: emcaps train --resume run" in err
+    assert "interrupted and saved; resume with: emcaps train --resume run" in err
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
@@ -359,14 +429,14 @@ def test_toys_are_not_written_over_files_that_may_be_smallnorbs_own(emcaps, tmp_
     assert "originals has files in it" in emcaps("data", "make", "--quick", "--originals", "originals")[2]
 
 
-def test_a_full_disk_tells_how_to_go_on(emcaps, data, tmp_path, monkeypatch):
+def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
     from emcaps.train import run_folder
 
     def full(*_):
         raise OSError(28, "no space left to write metrics.jsonl")
 
     monkeypatch.setattr(run_folder, "append_line", full)
-    message = "emcaps: no space left to write metrics.jsonl; then go on with: emcaps train --resume"
+    message = "emcaps: no space left to write metrics.jsonl; then resume with: emcaps train --resume"
     status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
     assert (status, err.splitlines()[-1]) == (1, f"{message} r")
     options = ("--device", "cpu", "--tensorboard")
@@ -395,15 +465,52 @@ def test_debug_shows_the_traceback(emcaps, monkeypatch):
 
 
 def test_demo_in_short(emcaps, tmp_path, monkeypatch):
-    from emcaps.data.toy_set import Views
+    """Without matplotlib it does all but draw; the second time it finds everything done, and draws."""
     from emcaps.experiments import demo
 
-    monkeypatch.setattr(demo, "VIEWS", Views((0,), (0, 18), (0,)))
-    monkeypatch.setattr(demo, "SETTINGS", demo.SETTINGS | {"train.steps": 2})
-    for _ in range(2):  # the second time finds everything done
-        status, out, err = emcaps("demo")
+    monkeypatch.setattr(demo, "QUICK_STEPS", 2)
+    for matplotlib_is_there in (False, True):
+        with monkeypatch.context() as patch:
+            if not matplotlib_is_there:
+                patch.setitem(sys.modules, "matplotlib", None)
+            status, out, err = emcaps("demo", "--quick")
         assert status == 0, err
         assert re.search(r"capsules, small\s+68,754\s+2\s", out)
         assert re.search(r"CNN baseline\s+4,253,349\s+2\s", out)
-        for name in ("toys.png", "routing.png"):
-            assert (tmp_path / "demo" / name).read_bytes().startswith(b"\x89PNG")
+        assert ("pip install 'emcaps[plot]'" in out) is not matplotlib_is_there
+        assert [path.name for path in sorted((tmp_path / "demo" / "quick").glob("*.png"))] == (
+            ["routing.png", "toys.png"] if matplotlib_is_there else []
+        )
+
+
+def test_the_demo_trains_longer_than_the_quick_one():
+    from emcaps.experiments.demo import QUICK_STEPS, STEPS, demo_config
+
+    for quick, steps in ((False, STEPS), (True, QUICK_STEPS)):
+        assert demo_config("small", quick=quick).train.steps == steps
+
+
+def test_data_show_asks_for_matplotlib_before_it_reads(emcaps, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    status, out, err = emcaps("data", "show", "toys", "--png", "sheet.png")
+    assert (status, out) == (1, "")
+    assert "pip install 'emcaps[plot]'" in err
+
+
+def test_bench_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch):
+    """The names of extras, as in emcaps[numba], look like markup to rich."""
+    from emcaps.bench import implementations
+
+    monkeypatch.setattr(implementations, "unavailable", lambda *_: ["numba is missing: pip install 'emcaps[numba]'"])
+    options = ("--network", "tiny", "--batch", 1, "--what", "forward", "--impl", "fused", "--impl", "reference")
+    status, out, err = emcaps("bench", *options, "--device", "cpu", "--seconds", 0.01, "--out", "[a].csv")
+    assert status == 0, err
+    assert "pip install 'emcaps[numba]'" in out
+    assert "rows: [a].csv" in out
+
+
+def test_info_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch):
+    from emcaps.routing import dispatch
+
+    monkeypatch.setattr(dispatch, "unavailable", lambda *_: ["pip install 'emcaps[numba]'"])
+    assert "pip install 'emcaps[numba]'" in emcaps("info")[1]
