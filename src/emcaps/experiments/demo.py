@@ -26,7 +26,7 @@ from emcaps.train.run_folder import CONFIG, WEIGHTS
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
 QUICK_VIEWS = Views(elevations=(0,), azimuths=(0, 18), lightings=(0,))
-STEPS, QUICK_STEPS = 2400, 20
+STEPS, QUICK_STEPS = 2400, 5
 SETTINGS = {
     "data.view": "stereo",
     "train.steps": STEPS,
