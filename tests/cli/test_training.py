@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -76,17 +77,17 @@ def test_train_from_a_file_of_a_few_settings(emcaps, data, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "few.json is not JSON ("),
+        ("{", r"few.json is not JSON \("),
         ("[]", "few.json: a config must be"),
-        ('{"trian": {}}', "few.json: unknown section 'trian': did you mean 'train'?"),
-        ('{"train": {"step": 3}}', "few.json: unknown setting in 'train' 'step': did you mean 'steps'?"),
+        ('{"trian": {}}', r"few.json: unknown section 'trian': did you mean 'train'\?"),
+        ('{"train": {"step": 3}}', r"few.json: unknown setting .*step': did you mean .*steps'\?"),
         ('{"train": {"steps": "many"}}', "few.json: train.steps must be a whole number, not 'many'"),
     ],
 )
 def test_a_wrong_file_of_settings_is_named(emcaps, tmp_path, text, message):
     status, _, err = emcaps("train", "--config", written(tmp_path / "few.json", text))
     assert status == 1
-    assert message in err
+    assert re.search(message, err)
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
