@@ -1,4 +1,4 @@
-"""`python -m emcaps` is the command line."""
+"""Run the command line as `python -m emcaps`."""
 
 from emcaps.cli import main
 

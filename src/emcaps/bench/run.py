@@ -47,11 +47,11 @@ def run_bench(
         read_rows(out)  # a file that rows cannot be added to is told before the work, not after it
     chosen, skipped = implementations(wanted, place)
     for line in skipped:
-        console.print(line)
+        console.print(line, markup=False)  # it may name emcaps[numba]
     with _on(place), _precision(tf32):
         _check_all(cases, [each for each in chosen if each.name.startswith((FUSED, BFLOAT16))], place, console)
         conditions = Conditions(place, tf32, measure_ceilings(place), environment(place))
-        console.print(_conditions_line(conditions))
+        console.print(_conditions_line(conditions), markup=False)
         rows = []
         with screen(console, len(cases) * len(chosen)) as shown:
             for case in cases:

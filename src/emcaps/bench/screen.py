@@ -25,7 +25,7 @@ class Screen(NamedTuple):
         self.bar.update(self.task, doing=doing, refresh=True)
 
     def heading(self, case: Case) -> None:
-        self.bar.console.print(f"{case}: {case.what}", style="bold")
+        self.bar.console.print(f"{case}: {case.what}", style="bold", markup=False)
 
     def row(self, row: Row) -> None:
         self.bar.console.print(row_line(row), markup=False)
@@ -39,7 +39,7 @@ def screen(console: Console, rows: int) -> Iterator[Screen]:
         BarColumn(bar_width=12),
         TextColumn("{task.completed}/{task.total} rows"),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[doing]}"),
+        TextColumn("{task.fields[doing]}", markup=False),
         console=console,
         disable=not console.is_terminal,
         transient=True,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 from emcaps.bench.agreement import Check
 from emcaps.bench.cases import Case, suite
@@ -58,7 +59,7 @@ def check_table(checks: Sequence[Check]) -> Table:
     table.add_column("")
     for check in checks:
         numbers = (f"{value:.1e}" for value in (check.error, check.reference_error, check.limit))
-        verdict = "ok" if check.passed else "[bold red]FAILED[/bold red]"
+        verdict = "ok" if check.passed else Text("FAILED", "bold red")
         worst = f"{check.worst} (of {check.tensors})"
         table.add_row(str(check.case), check.implementation, worst, *numbers, verdict)
     return table

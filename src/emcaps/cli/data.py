@@ -1,4 +1,4 @@
-"""The commands of `emcaps data`; as thin as the others, and as quick to show their help."""
+"""The commands of `emcaps data`: fetch, make and look at data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ data_app = typer.Typer(
 
 @data_app.command("get", epilog=examples("emcaps data get", "emcaps data get --from ~/Downloads/smallnorb"))
 def data_get(
-    source: Annotated[
-        Path | None, typer.Option("--from", help="Folder that has the six original files already.")
-    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Folder that holds the six original files.")] = None,
     unverified: Annotated[
-        bool, typer.Option("--unverified", help="Take files with other contents than the published ones.")
+        bool, typer.Option("--unverified", help="Accept files that differ from the published ones.")
     ] = False,
     folder: FolderOption = None,
 ) -> None:
@@ -37,7 +35,7 @@ def data_get(
 
     if source is None:
         source = data_folder(folder) / "smallnorb-originals"
-        with interruption("the same command goes on"), counting_bar("downloading", "bytes") as on_progress:
+        with interruption("the same command resumes"), counting_bar("downloading", "bytes") as on_progress:
             fetch_smallnorb(source, on_progress)
     with counting_bar("preparing", "images") as on_progress:
         paths = prepare_smallnorb(source, folder, on_progress, verify=not unverified)
@@ -68,7 +66,7 @@ def data_make(
     for path in paths:
         print(path)
     if before not in (None, file_fingerprint(train)):
-        print("note: other toys were there before; runs that were trained on them cannot go on", file=sys.stderr)
+        print("note: other toys were there before; runs that were trained on them cannot be resumed", file=sys.stderr)
 
 
 @data_app.command("show", epilog=examples("emcaps data show toys --png toys.png"))
@@ -80,9 +78,12 @@ def data_show(
     """Print what a data set holds and draw a contact sheet of it."""
     check_name("dataset", name, DATASETS)
     from emcaps.data.prepared import load_prepared, prepared_path
+    from emcaps.report.figures import check_matplotlib
     from emcaps.report.pictures import draw_contact_sheet
     from emcaps.report.tables import holdings_table
 
+    if png is not None:
+        check_matplotlib()
     parts = {part: load_prepared(prepared_path(name, part, folder)) for part in ("train", "test")}
     wide_console().print(holdings_table(parts, name))
     if png is not None:

@@ -1,15 +1,23 @@
-"""What the commands share: options, help pages, the console, and how an interruption ends."""
+"""What the commands share: options, help pages, the console, the tables of accuracy, and how an interruption ends."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from emcaps.config import PRESETS
+
+if TYPE_CHECKING:
+    from emcaps.train.evaluate import Evaluation
+
+PRESET_NAMES = ", ".join(PRESETS)
+RESUMES = "what is done is saved, and the same command resumes it"
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FolderOption = Annotated[
@@ -33,9 +41,20 @@ def interruption(advice: str) -> Iterator[None]:
 
 
 def wide_console() -> Any:
+    """Standard output, wide enough for our tables. Square brackets are shown as they are, not read as markup."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     in_a_file = not console.is_terminal and "COLUMNS" not in os.environ
     console.width = max(160 if in_a_file else 80, console.width)  # tables are made for 80 columns or more
     return console
+
+
+def show_evaluations(evaluations: Mapping[str, Evaluation], origin: str) -> None:
+    """Print a confusion matrix for each part of the data; `origin` says whose it is."""
+    from emcaps.data.prepared import CATEGORIES
+    from emcaps.report.tables import confusion_table
+
+    for part, result in evaluations.items():
+        title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
+        wide_console().print(confusion_table(result, CATEGORIES, title))

@@ -1,4 +1,7 @@
-"""The demo: toys, the small capsule network, the CNN baseline, and a picture; on two CPU cores in minutes."""
+"""The demo: render toys, train the small capsule network and the CNN baseline, compare them, and draw pictures.
+
+It takes minutes on two CPU cores.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from emcaps.data.prepared import CATEGORIES, load_prepared, prepared_path
 from emcaps.data.toy_set import Views, write_toys
 from emcaps.nn import MatrixCapsNet
 from emcaps.nn.summary import count_parameters
+from emcaps.report.figures import check_matplotlib
 from emcaps.report.pictures import draw_contact_sheet, draw_routing
 from emcaps.report.progress import counting_bar, training_bar
 from emcaps.report.tables import confusion_table, plain_table
@@ -21,7 +25,8 @@ from emcaps.train import TrainResult, load_network, train
 from emcaps.train.run_folder import CONFIG, WEIGHTS
 
 VIEWS = Views(elevations=(0, 3, 6), azimuths=tuple(range(0, 36, 2)), lightings=(0, 3))
-STEPS = 2400
+QUICK_VIEWS = Views(elevations=(0,), azimuths=(0, 18), lightings=(0,))
+STEPS, QUICK_STEPS = 2400, 5
 SETTINGS = {
     "data.view": "stereo",
     "train.steps": STEPS,
@@ -33,25 +38,32 @@ SETTINGS = {
 }
 CAPSULES = "small"
 RUNS = {CAPSULES: "capsules, small", "cnn": "CNN baseline"}
+PARTS = ("train", "test")
 
 
-def demo_config(name: str) -> RunConfig:
-    return preset(name).override(SETTINGS)
+def demo_config(name: str, *, quick: bool = False) -> RunConfig:
+    return preset(name).override(SETTINGS | ({"train.steps": QUICK_STEPS} if quick else {}))
 
 
-def run_demo(folder: Path, device: str, console: Console) -> None:
-    """Everything into `folder`; parts that an earlier demo finished are not done again, interrupted ones go on."""
+def run_demo(folder: Path, device: str, console: Console, *, quick: bool = False) -> None:
+    """Leave everything in `folder`; what an earlier demo finished is not done again, what it began is resumed.
+
+    A quick demo has a folder of its own inside, so that neither demo takes the other's data or runs for its own.
+    """
+    folder = folder / "quick" if quick else folder
+    without_pictures = _reason_not_to_draw()  # asked first: the end of minutes of work is no time to find out
     data = folder / "data"
-    if not all(prepared_path("toys", part, data).exists() for part in ("train", "test")):
+    if not all(prepared_path("toys", part, data).exists() for part in PARTS):
         with counting_bar("rendering", "toys") as on_progress:
-            write_toys(data, views=VIEWS, on_progress=on_progress)
-    sheet = folder / "toys.png"
-    draw_contact_sheet({part: load_prepared(prepared_path("toys", part, data)) for part in ("train", "test")}, sheet)
-    console.print(f"toys: {sheet}", markup=False)
+            write_toys(data, views=QUICK_VIEWS if quick else VIEWS, on_progress=on_progress)
+    if not without_pictures:
+        sheet = folder / "toys.png"
+        draw_contact_sheet({part: load_prepared(prepared_path("toys", part, data)) for part in PARTS}, sheet)
+        console.print(f"toys: {sheet}", markup=False)
 
     results = {}
     for name in RUNS:
-        config = demo_config(name)
+        config = demo_config(name, quick=quick)
         run = folder / name
         with training_bar(f"training {name}", config.train.steps) as show:
             results[name] = train(
@@ -61,9 +73,21 @@ def run_demo(folder: Path, device: str, console: Console) -> None:
             raise KeyboardInterrupt
     console.print(confusion_table(results[CAPSULES].evaluations["test"], CATEGORIES, "capsules on new instances, %"))
     console.print(_comparison(results))
-    picture = folder / "routing.png"
-    _draw(folder, data, picture)
-    console.print(f"what the network sees and routes: {picture}", markup=False)
+    if without_pictures:
+        console.print(f"{without_pictures}; the same command then draws them", markup=False)
+    else:
+        picture = folder / "routing.png"
+        _draw(folder, data, picture)
+        console.print(f"what the network sees and routes: {picture}", markup=False)
+
+
+def _reason_not_to_draw() -> str:
+    """Why there can be no pictures, with the remedy; empty if there can be."""
+    try:
+        check_matplotlib()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _comparison(results: dict[str, TrainResult]) -> Table:
@@ -86,7 +110,7 @@ def _comparison(results: dict[str, TrainResult]) -> Table:
 
 
 def _draw(folder: Path, data: Path, picture: Path) -> None:
-    """One test image of each category, from the middle of its list."""
+    """Draw the routing of one test image of each category, from the middle of its list."""
     network, config, _ = load_network(folder / CAPSULES / WEIGHTS)
     assert isinstance(network, MatrixCapsNet)
     images, labels = to_tensors(

@@ -1,4 +1,4 @@
-"""Pictures: contact sheets of data, and what a network sees and routes. matplotlib is imported when one is drawn."""
+"""Pictures of data, as contact sheets, and of what a network sees and routes; matplotlib is imported to draw one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from emcaps.data.contact_sheet import contact_sheet
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.files import atomic_write
 from emcaps.nn import MatrixCapsNet
+from emcaps.report.figures import check_matplotlib
 from emcaps.report.flow import image_shares
 
 
 def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
-    """A row per category: one picture of each instance, training ones first, seen from spread azimuths."""
+    """Draw a row per category: one image of each instance, training instances first, each from another azimuth."""
     images = []
     for category in range(len(CATEGORIES)):
         row: list[npt.NDArray[np.uint8]] = []
@@ -40,9 +41,9 @@ def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
 
 
 def draw_routing(network: MatrixCapsNet, images: Tensor, labels: Sequence[int], path: Path) -> None:
-    """A row per image: image, primary capsules, where the answer's data came from in each iteration, classes.
+    """Draw a row per image: image, primary capsules, where the answer's data came from in each iteration, classes.
 
-    images (B, C, H, W) as the network takes them.
+    The images (B, C, H, W) are what the network reads.
     """
     network.eval()
     with torch.no_grad():
@@ -99,10 +100,9 @@ def _bars(axis: Any, activation: np.ndarray[Any, Any], label: int, last: bool) -
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
+    check_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")  # files only; no screen needed
     from matplotlib import pyplot
 

@@ -12,10 +12,10 @@ from emcaps.train import loop
 
 
 @contextmanager
-def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], None]]:
+def training_bar(title: str, steps: int) -> Iterator[Callable[[loop.Progress], None]]:
     """A bar of steps with loss, accuracy, images per second and time left."""
     with _bar("{task.completed}/{task.total}", "{task.fields[metrics]}") as bar:
-        task = bar.add_task(what, total=steps, metrics="")
+        task = bar.add_task(title, total=steps, metrics="")
 
         def show(progress: loop.Progress) -> None:
             metrics = ""
@@ -33,10 +33,10 @@ def training_bar(what: str, steps: int) -> Iterator[Callable[[loop.Progress], No
 
 
 @contextmanager
-def counting_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+def counting_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """A bar of things done out of a total, with time left."""
     with _bar("{task.completed:,}/{task.total:,} " + unit) as bar:
-        task = bar.add_task(what, total=1)
+        task = bar.add_task(title, total=1)
 
         def show(done: int, total: int) -> None:
             bar.start()
@@ -47,11 +47,11 @@ def counting_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def _bar(*texts: str) -> Iterator[Progress]:
-    """A bar that appears with the first news of progress, so that an early mistake is told without one."""
+    """A bar that appears with the first report of progress, so that an early error is shown without one."""
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
-        *(TextColumn(text) for text in texts),
+        *(TextColumn(text, markup=False) for text in texts),
         TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=False),
         console=Console(stderr=True),

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from emcaps.data.prepared import Examples
 from emcaps.nn.summary import LayerRow
@@ -15,8 +15,11 @@ from emcaps.train.evaluate import Evaluation, InstanceErrors
 
 
 def plain_table(title: str) -> Table:
-    """An empty table in the style of them all: a rule below the header, no frame, 80 columns wide at most."""
-    return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    """An empty table in the style of all of ours: a rule below the header, no frame.
+
+    The title may be a path or a message: square brackets in it are shown, not read as markup.
+    """
+    return Table(title=Text(title, "table.title"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
 
 
 def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
@@ -45,12 +48,12 @@ def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
 
 
 def _three_digits(value: float) -> str:
-    """2.61, 80.0, 160, 3,530."""
+    """Write numbers as 2.61, 80.0, 160 and 3,530."""
     return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:,.0f}"
 
 
 def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -> Table:
-    """Rows are true classes, columns given ones, in percent of the row."""
+    """A row for each true class, a column for each class that the network gave, in percent of the row."""
     table = plain_table(title)
     table.add_column("true \\ given")
     for category in categories:
@@ -58,14 +61,16 @@ def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -
     table.add_column("images", justify="right")
     for true, (category, counts) in enumerate(zip(categories, result.confusion, strict=True)):
         images = sum(counts)
-        cells = [f"{100 * count / images:.1f}" if images else "-" for count in counts]
-        cells[true] = f"[bold]{cells[true]}[/bold]"
+        cells = [
+            Text(f"{100 * count / images:.1f}" if images else "-", "bold" if given == true else "")
+            for given, count in enumerate(counts)
+        ]
         table.add_row(category, *cells, f"{images:,}")
     return table
 
 
 def instance_table(instances: Sequence[InstanceErrors], title: str) -> Table:
-    """Objects that were not always recognised, the worst first."""
+    """The objects that were not always recognised, the worst first."""
     table = plain_table(title)
     for column in ("category", "instance", "images", "wrong", "wrong, %", "of all\nerrors, %", "mostly\ntaken for"):
         table.add_column(column, justify="left" if column in ("category", "mostly\ntaken for") else "right")
@@ -79,11 +84,11 @@ def instance_table(instances: Sequence[InstanceErrors], title: str) -> Table:
 
 
 def pairs_table(values: Mapping[str, object], title: str) -> Table:
-    """Two columns: names and values."""
+    """Two columns of names and values, shown as they are."""
     table = plain_table(title)
     table.show_header = False
     for name, value in values.items():
-        table.add_row(name, escape(str(value)))
+        table.add_row(Text(name), Text(str(value)))
     return table
 
 

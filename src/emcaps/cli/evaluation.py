@@ -1,0 +1,65 @@
+"""`emcaps eval`: accuracy and confusion matrix of trained weights."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emcaps.cli.shared import DeviceOption, FolderOption, show_evaluations, wide_console
+from emcaps.files import check_writable
+
+
+def evaluate(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A network that comes with emcaps (full-stereo, small-mono, small-stereo), a run folder or a "
+            ".safetensors file.",
+            metavar="RUN",
+        ),
+    ],
+    crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
+    data: Annotated[str | None, typer.Option(help="Another data set than the run's.")] = None,
+    split: Annotated[str | None, typer.Option(help="Another split than the run's.")] = None,
+    by_instance: Annotated[bool, typer.Option("--by-instance", help="Show which objects it gets wrong, too.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the result here as JSON, too.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Evaluate trained weights: accuracy and confusion matrix."""
+    from emcaps.data.splits import load_split
+    from emcaps.report.progress import counting_bar
+    from emcaps.report.tables import instance_table
+    from emcaps.train import load_network
+    from emcaps.train.device import start_work
+    from emcaps.train.evaluate import evaluate_split, write_evaluations
+    from emcaps.train.run_folder import is_data_of
+    from emcaps.weights import find_weights
+
+    weights = find_weights(run)
+    place = start_work(device)
+    network, config, step = load_network(weights, place)
+    own = config.data
+    config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
+    examples = load_split(config.data, folder)
+    if json is not None:
+        check_writable(json.parent)
+    if config.data.dataset == own.dataset and config.data.split != own.split:
+        print(
+            f"note: {run} was trained with the split {own.split!r}: it may have seen images that {config.data.split!r} "
+            "tests on in its training",
+            file=sys.stderr,
+        )
+    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), examples):
+        print(f"note: these are not the images that {run} was trained and tested with", file=sys.stderr)
+    with counting_bar("evaluating", "images") as on_progress:
+        results = evaluate_split(network, examples, config, place, crops, on_progress)
+    show_evaluations(results, f"{run}, step {step}, crops {crops}")
+    if by_instance:
+        for part, result in results.items():
+            wide_console().print(instance_table(result.instances, f"{part}: objects by errors"))
+    if json is not None:
+        write_evaluations(json, results, step, crops, by_instance)

@@ -1,0 +1,62 @@
+"""The commands that show something: a network, this machine, and the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emcaps.cli.shared import PRESET_NAMES, RESUMES, DeviceOption, interruption, wide_console
+from emcaps.config import DATASETS, IMPLEMENTATIONS, preset
+
+
+def describe(
+    name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
+    stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
+    size: Annotated[int, typer.Option(help="Side of the input image.")] = 32,
+) -> None:
+    """Print a network layer by layer: shapes, parameters, and how much data EM routing assigns."""
+    config = preset(name).network
+    from emcaps.nn.summary import summarise
+    from emcaps.report.tables import layer_table
+
+    rows = summarise(config, 2 if stereo else 1, size)
+    wide_console().print(layer_table(rows, f"{name}, {'stereo' if stereo else 'mono'}"))
+
+
+def info() -> None:
+    """Print versions, devices, implementations of the routing and the data that is ready."""
+    import torch
+
+    from emcaps.data.prepared import data_folder, prepared_path
+    from emcaps.report.tables import pairs_table
+    from emcaps.routing.dispatch import unavailable
+    from emcaps.train.device import pick_device
+    from emcaps.train.run_folder import environment
+
+    values: dict[str, object] = environment(pick_device())
+    values.pop("started")
+    values["GPUs"] = torch.cuda.device_count()
+    for impl in IMPLEMENTATIONS[1:]:
+        devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
+        reasons = [unavailable(impl, device) for device in devices]
+        values[f"impl {impl}"] = "ready" if [] in reasons else "; ".join(reasons[-1])
+    for dataset in DATASETS:
+        ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
+        values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"
+    wide_console().print(pairs_table(values, "emcaps"))
+
+
+def demo(
+    run: Annotated[Path, typer.Option(help="Folder for the demo's data, runs and pictures.")] = Path("demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few toys and steps, in seconds, to see that everything works.")
+    ] = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Make toys, train a small capsule network and a CNN on them, compare, and draw what the network routes."""
+    from emcaps.experiments.demo import run_demo
+
+    with interruption(RESUMES):
+        run_demo(run, device, wide_console(), quick=quick)

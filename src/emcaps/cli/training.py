@@ -1,0 +1,194 @@
+"""`emcaps train`: start a run from a preset or a file of settings, or resume one."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from emcaps.cli.shared import PRESET_NAMES, DeviceOption, FolderOption, show_evaluations
+from emcaps.config import DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
+from emcaps.files import FULL
+
+CONFIG_FILE = "config.json"
+"""What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
+
+
+def train(
+    name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
+    data: Annotated[str | None, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = None,
+    split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
+    stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
+    iterations: Annotated[int | None, typer.Option(help="Routing iterations.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="JSON file of settings instead of a PRESET: a run's config.json, or part of one. Other options and "
+            "--set change what it says.",
+        ),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder for the run (default: a new one under runs/).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Train a network. Ctrl-C saves; --resume then gives the numbers that an uninterrupted run would have given."""
+    changes: dict[str, Any] = {
+        "data.dataset": data,
+        "data.split": split,
+        "data.view": "stereo" if stereo else None,
+        "network.iterations": iterations,
+        "train.steps": steps,
+        "train.batch_size": batch_size,
+        "train.seed": seed,
+    }
+    changes = {key: value for key, value in changes.items() if value is not None} | _assignments(settings or [])
+    cleaning: AbstractContextManager[None] = nullcontext()
+    if resume is not None:
+        config, run = _resumed_config(resume, name, config_file, changes, run), resume
+    else:
+        name, config = _new_config(name, config_file, changes)
+        if run is None:
+            run = _new_run_folder(name, config)
+            cleaning = _removing_if_empty(run)
+
+    from emcaps.report.progress import training_bar
+    from emcaps.train import train as train_network
+
+    print(f"run: {run}")
+    command = _resume_command(run, folder, device, tensorboard)
+    with cleaning, _advising(run, command), training_bar("training", config.train.steps) as on_progress:
+        result = train_network(
+            config,
+            run,
+            device=device,
+            data_folder=folder,
+            resume=resume is not None,
+            tensorboard=tensorboard,
+            on_progress=on_progress,
+        )
+    if not result.complete:
+        print(f"emcaps: interrupted and saved; resume with: {command}", file=sys.stderr)
+        raise typer.Exit(130)
+    show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
+
+
+def _assignments(settings: list[str]) -> dict[str, str]:
+    changes = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes NAME=VALUE, such as train.learning_rate=1e-3, not {text!r}")
+        changes[name.strip()] = value.strip()
+    return changes
+
+
+def _resumed_config(
+    resume: Path, name: str | None, config_file: Path | None, changes: dict[str, Any], run: Path | None
+) -> RunConfig:
+    from emcaps.train.loop import MAY_CHANGE
+    from emcaps.train.run_folder import read_config
+
+    if config_file is not None:
+        raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
+    if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
+        raise ValueError("a resumed run keeps its settings: only --steps and --set train.graph=... may change")
+    return read_config(resume).override(changes)
+
+
+def _new_config(name: str | None, config_file: Path | None, changes: dict[str, Any]) -> tuple[str, RunConfig]:
+    """What a new run is called, and its settings."""
+    if name is not None and config_file is not None:
+        raise ValueError(
+            f"the preset {name!r} and --config {config_file} both say what to train: leave out one of them"
+        )
+    if name is not None:
+        return name, preset(name).override(changes)
+    if config_file is not None:
+        config = _read_config_file(config_file).override(changes)
+        return _name_of(config.network), config
+    raise ValueError(
+        f"name a preset ({PRESET_NAMES}), a file of settings by --config FILE, or a run to resume by --resume FOLDER"
+    )
+
+
+def _read_config_file(path: Path) -> RunConfig:
+    """The settings in a JSON file, or in a run folder's; what the file leaves out has its default."""
+    if path.is_dir():
+        path = path / CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}: --config takes the {CONFIG_FILE} of a run, or part of one")
+    try:
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:  # not JSON, or not even text
+        raise ValueError(f"{path} is not JSON ({error}): --config takes the {CONFIG_FILE} of a run") from error
+    try:
+        return RunConfig.from_dict(settings)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _name_of(network: NetworkConfig) -> str:
+    """The preset whose layers the network has, however they are routed and started; else "network"."""
+
+    def layers(config: NetworkConfig) -> tuple[object, ...]:
+        return (config.kind, config.conv_channels, config.primary_types, config.conv1_types, config.conv2_types)
+
+    return next((name for name, known in PRESETS.items() if layers(known.network) == layers(network)), "network")
+
+
+def _new_run_folder(name: str, config: RunConfig) -> Path:
+    """Make runs/NAME-DATA-VIEW-seedN, numbered if it is taken."""
+    base = Path("runs") / f"{name}-{config.data.dataset}-{config.data.view}-seed{config.train.seed}"
+    base.parent.mkdir(exist_ok=True)
+    candidate, number = base, 2
+    while True:
+        try:
+            candidate.mkdir()  # of several processes that start together, only one can make it
+            return candidate
+        except FileExistsError:
+            candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
+
+
+@contextmanager
+def _removing_if_empty(run: Path) -> Iterator[None]:
+    """Remove the folder that was made for a run if the run never began."""
+    try:
+        yield
+    finally:
+        if not (run / CONFIG_FILE).exists():
+            (run / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):
+                run.rmdir()
+
+
+@contextmanager
+def _advising(run: Path, command: str) -> Iterator[None]:
+    """Add to the message of a full disk the command that resumes the run once there is space."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL and (run / CONFIG_FILE).exists():
+            raise OSError(error.errno, f"{error.strerror}; then resume with: {command}") from error
+        raise
+
+
+def _resume_command(run: Path, folder: Path | None, device: str, tensorboard: bool) -> str:
+    words = ["emcaps", "train", "--resume", str(run)]
+    words += ["--folder", str(folder)] if folder else []
+    words += ["--device", device] if device != "auto" else []
+    return shlex.join(words + (["--tensorboard"] if tensorboard else []))

@@ -1,0 +1,63 @@
+"""`emcaps eval`: of runs, of single files, and of other data than the run's."""
+
+import json
+import re
+
+from commands import TINY
+
+
+def test_train_eval_resume(emcaps, data, tmp_path):
+    status, out, _ = emcaps("train", "tiny", "--steps", 3, "--run", "runs/first", *TINY)
+    assert status == 0
+    assert "run: runs/first" in out
+    assert re.search(r"test accuracy [\d.]+ % of 200 images\s+step 3", out)
+
+    status, out, _ = emcaps("eval", "runs/first", "--json", "result.json")
+    assert status == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    recorded = json.loads((tmp_path / "runs/first/evaluation.json").read_text())
+    assert result == recorded
+    assert f"test accuracy {100 * recorded['test']['accuracy']:.2f} % of 200 images" in out
+
+    status, out, _ = emcaps("eval", "runs/first", "--by-instance", "--json", "result.json")
+    assert status == 0
+    toys = json.loads((tmp_path / "result.json").read_text())["test instances"]
+    assert sum(toy["images"] for toy in toys) == 200
+    assert sum(toy["wrong"] for toy in toys) == round(200 * (1 - recorded["test"]["accuracy"]))
+    assert re.search(rf"{toys[0]['category']} +{toys[0]['instance']} +{toys[0]['images']} +{toys[0]['wrong']}", out)
+
+    status, _, err = emcaps("train", "tiny", "--run", "runs/first", *TINY)
+    assert status == 1
+    assert "holds a run already" in err
+    assert "--resume runs/first" in err
+    emcaps("train", "tiny", "--steps", 1, "--run", "a b", *TINY)
+    assert "--resume 'a b'" in emcaps("train", "tiny", "--run", "a b", *TINY)[2]
+
+    assert emcaps("train", "--resume", "runs/first", "--steps", 5)[0] == 0
+    assert (
+        "only --steps and --set train.graph=... may change" in emcaps("train", "--resume", "runs/first", "--seed", 3)[2]
+    )
+
+
+def test_eval_with_several_crops_and_a_single_file(emcaps, data):
+    emcaps("train", "tiny", "--steps", 1, "--run", "r", *TINY)
+    assert emcaps("eval", "r/weights.safetensors", "--crops", 13)[0] == 0
+    for crops in (5, 0):
+        assert (
+            f"emcaps: crops must be 1 (the centre) or 13 (shifted along the diagonals), not {crops}"
+            in (emcaps("eval", "r", "--crops", crops)[2])
+        )
+
+
+def test_evaluating_images_that_may_have_been_trained_on_says_so(emcaps, data, tmp_path):
+    emcaps("train", "tiny", "--steps", 1, "--run", "run [one]", *TINY)
+    status, out, err = emcaps("eval", "run [one]")
+    assert (status, err.count("note:")) == (0, 0)
+    assert "run [one], step 1" in out, "brackets are no markup"
+    assert (
+        "note: run [one] was trained with the split 'standard'" in emcaps("eval", "run [one]", "--split", "azimuth")[2]
+    )
+    file = tmp_path / "run [one]/environment.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps(found | {"data": {"train": "other", "test": "other"}}))
+    assert "note: these are not the images that run [one] was" in emcaps("eval", "run [one]")[2]

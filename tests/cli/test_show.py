@@ -1,0 +1,69 @@
+"""`emcaps describe`, `info` and `demo`."""
+
+import re
+import sys
+
+import pytest
+
+from emcaps.config import PRESETS
+
+
+def test_describe_small_prints_table_1(emcaps):
+    status, out, _ = emcaps("describe", "small")
+    lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in out.splitlines()]
+    assert status == 0
+    for line in (
+        "input | (?, 32, 32, 1)",
+        "↳ relu_conv1 | K=5, S=2, Ch=64 | (?, 16, 16, 64) | 1,664",
+        "↳ primary_caps | K=1, S=1, Ch=8 | (?, 16, 16, 8) | 8,840",
+        "↳ conv_caps1 | K=3, S=2, O=16 | (?, 7, 7, 16) | 72 | 2.61 | 18,464",
+        "↳ conv_caps2 | K=3, S=1, O=16 | (?, 5, 5, 16) | 144 | 1.96 | 36,896",
+        "↳ class_caps | flatten, O=5 | (?, 1, 1, 5) | 400 | 80.0 | 1,290",
+        "total | 67,154",
+    ):
+        assert line in lines, out
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_describe_every_preset(emcaps, name):
+    assert emcaps("describe", name, "--stereo")[0] == 0
+
+
+def test_info(emcaps, data):
+    status, out, _ = emcaps("info")
+    assert status == 0
+    for text in ("torch", "impl reference", "ready", "data toys", "train and test in"):
+        assert text in out
+
+
+def test_info_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch):
+    from emcaps.routing import dispatch
+
+    monkeypatch.setattr(dispatch, "unavailable", lambda *_: ["pip install 'emcaps[numba]'"])
+    assert "pip install 'emcaps[numba]'" in emcaps("info")[1]
+
+
+def test_demo_in_short(emcaps, tmp_path, monkeypatch):
+    """Without matplotlib it does all but draw; the second time it finds everything done, and draws."""
+    from emcaps.experiments import demo
+
+    monkeypatch.setattr(demo, "QUICK_STEPS", 2)
+    for matplotlib_is_there in (False, True):
+        with monkeypatch.context() as patch:
+            if not matplotlib_is_there:
+                patch.setitem(sys.modules, "matplotlib", None)
+            status, out, err = emcaps("demo", "--quick")
+        assert status == 0, err
+        assert re.search(r"capsules, small\s+68,754\s+2\s", out)
+        assert re.search(r"CNN baseline\s+4,253,349\s+2\s", out)
+        assert ("pip install 'emcaps[plot]'" in out) is not matplotlib_is_there
+        assert [path.name for path in sorted((tmp_path / "demo" / "quick").glob("*.png"))] == (
+            ["routing.png", "toys.png"] if matplotlib_is_there else []
+        )
+
+
+def test_the_demo_trains_longer_than_the_quick_one():
+    from emcaps.experiments.demo import QUICK_STEPS, STEPS, demo_config
+
+    for quick, steps in ((False, STEPS), (True, QUICK_STEPS)):
+        assert demo_config("small", quick=quick).train.steps == steps

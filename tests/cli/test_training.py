@@ -1,0 +1,174 @@
+"""`emcaps train`: new runs from a preset or a file, resumed runs, and what stops them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from commands import TINY
+
+from emcaps.config import RunConfig
+from patterns import write_patterns
+
+
+def test_runs_on_a_disk_that_is_not_there(emcaps, tmp_path):
+    """`runs` is often a link to a larger disk."""
+    write_patterns(tmp_path / "data")
+    (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
+    status, _, error = emcaps("train", "tiny", *TINY, "--steps", "1")
+    assert status == 1
+    assert "File exists: runs" in error
+
+
+def test_missing_data_names_the_command_that_makes_it(emcaps):
+    assert "emcaps data make" in emcaps("train", "tiny")[2]
+
+
+def test_a_truncated_data_file_is_one_clear_line(emcaps, data):
+    path = data / "toys48-train.npz"
+    path.write_bytes(path.read_bytes()[:-5000])
+    status, _, err = emcaps("train", "tiny")
+    assert status == 1
+    assert err.startswith("emcaps: ")
+    assert "toys48-train.npz" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def written(path, text):
+    path.write_text(text)
+    return path.name
+
+
+def test_train_from_the_config_of_a_run(emcaps, data, tmp_path):
+    """All its settings are taken, whether the file or the folder is named, and options change them."""
+    assert emcaps("train", "tiny", "--steps", 1, "--stereo", "--seed", 3, *TINY)[0] == 0
+    first = tmp_path / "runs/network-toys-stereo-seed3"
+    (tmp_path / "runs/tiny-toys-stereo-seed3").rename(first)
+    before = json.loads((first / "config.json").read_text())
+    for config in (first / "config.json", first):
+        assert emcaps("train", "--config", config, "--run", "again")[0] == 0
+        assert json.loads((tmp_path / "again/config.json").read_text()) == before
+        shutil.rmtree(tmp_path / "again")
+    status, out, err = emcaps("train", "--config", first, "--iterations", 1, "--set", "train.log_every=7")
+    assert status == 0, err
+    assert "run: runs/network-toys-stereo-seed3-2" in out, "four types of capsules are no preset's"
+    after = json.loads((tmp_path / "runs/network-toys-stereo-seed3-2/config.json").read_text())
+    assert after["network"] == before["network"] | {"iterations": 1}
+    assert after["train"] == before["train"] | {"log_every": 7}
+    assert after["data"] == before["data"]
+
+
+def test_train_from_a_file_of_a_few_settings(emcaps, data, tmp_path):
+    """What it leaves out has its default, and the run is named after the preset whose layers it has."""
+    few = {"network": {"iterations": 1}, "train": {"batch_size": 2, "steps": 1}, "data": {"crop": 16}}
+    path = written(tmp_path / "few.json", json.dumps(few))
+    status, out, err = emcaps("train", "--config", path, "--seed", 5)
+    assert status == 0, err
+    assert "run: runs/small-toys-mono-seed5" in out
+    found = json.loads((tmp_path / "runs/small-toys-mono-seed5/config.json").read_text())
+    assert RunConfig.from_dict(found) == RunConfig.from_dict(few).override({"train.seed": 5})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"few.json is not JSON \("),
+        ("[]", "few.json: a config must be"),
+        ('{"trian": {}}', r"few.json: unknown section 'trian': did you mean 'train'\?"),
+        ('{"train": {"step": 3}}', r"few.json: unknown setting .*step': did you mean .*steps'\?"),
+        ('{"train": {"steps": "many"}}', "few.json: train.steps must be a whole number, not 'many'"),
+    ],
+)
+def test_a_wrong_file_of_settings_is_named(emcaps, tmp_path, text, message):
+    status, _, err = emcaps("train", "--config", written(tmp_path / "few.json", text))
+    assert status == 1
+    assert re.search(message, err)
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_of_settings_stands_alone(emcaps, tmp_path):
+    few = written(tmp_path / "few.json", "{}")
+    assert "the preset 'tiny' and --config few.json both say what" in emcaps("train", "tiny", "--config", few)[2]
+    assert "--config starts a new run" in emcaps("train", "--resume", "runs/first", "--config", few)[2]
+    assert "there is no file nowhere.json" in emcaps("train", "--config", "nowhere.json")[2]
+    (tmp_path / "folder").mkdir()
+    assert "there is no file folder/config.json" in emcaps("train", "--config", "folder")[2]
+
+
+def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):
+    for _ in range(2):
+        assert emcaps("train", "tiny", "--steps", 1, "--stereo", *TINY)[0] == 0
+    assert sorted(os.listdir(tmp_path / "runs")) == ["tiny-toys-stereo-seed0", "tiny-toys-stereo-seed0-2"]
+
+
+def test_a_run_that_never_began_leaves_no_folder(emcaps, tmp_path):
+    status, _, err = emcaps("train", "tiny", "--steps", 1, "--folder", tmp_path / "nothing")
+    assert status == 1
+    assert "emcaps data make" in err
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_a_novel_viewpoint_split_reports_familiar_views_too(emcaps, data):
+    status, out, _ = emcaps("train", "tiny", "--steps", 1, "--split", "azimuth", *TINY)
+    assert status == 0, out
+    assert "test accuracy" in out
+    assert "familiar accuracy" in out
+
+
+@pytest.mark.parametrize(("number", "before"), [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)])
+def test_a_signal_saves_and_says_how_to_resume(data, tmp_path, number, before):
+    """A shell starts its background jobs with SIGINT ignored; they must still save and stop on SIGTERM."""
+    command = [
+        "-m",
+        "emcaps",
+        "train",
+        "tiny",
+        "--steps",
+        "100000",
+        "--run",
+        "run",
+        *TINY,
+        "--set",
+        "train.log_every=1",
+    ]
+    environment = os.environ | {"EMCAPS_DATA": str(data)}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, before),
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted and saved; resume with: emcaps train --resume run" in err
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
+    from emcaps.train import run_folder
+
+    def full(*_):
+        raise OSError(28, "no space left to write metrics.jsonl")
+
+    monkeypatch.setattr(run_folder, "append_line", full)
+    message = "emcaps: no space left to write metrics.jsonl; then resume with: emcaps train --resume"
+    status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert (status, err.splitlines()[-1]) == (1, f"{message} r")
+    options = ("--device", "cpu", "--tensorboard")
+    status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "s", *TINY, *options)
+    assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
