@@ -1,13 +1,15 @@
-"""Writing files so that a reader never meets half of one, whatever stops the writer."""
+"""Reading and writing files: a reader never finds half of one, whatever stops the writer."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
@@ -48,6 +50,28 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace the file at `path` by this text, as a whole."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Replace the file at `path` by this value as indented JSON."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object in `path`; a ValueError names the file if it holds anything else."""
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except ValueError as error:  # not JSON, or not even text
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged (it holds no settings): restore it from another copy")
+    return value
 
 
 def append_line(path: str | Path, line: str) -> None:

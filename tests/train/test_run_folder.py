@@ -1,10 +1,8 @@
 import json
-import subprocess
 
 import pytest
 import torch
 
-from emcaps.train import run_folder
 from emcaps.train.run_folder import append_metrics, continue_run, read_config, read_evaluation, read_metrics, start_run
 
 CPU = torch.device("cpu")
@@ -102,22 +100,3 @@ def test_a_config_with_a_setting_that_is_not_known_is_named(tmp_path, config):
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"config\.json: unknown setting .*'speed'.* version of emcaps that wrote"):
         read_config(tmp_path)
-
-
-def test_a_git_that_does_not_answer_is_no_reason_to_stop(monkeypatch):
-    def wait(*arguments):
-        raise subprocess.TimeoutExpired(arguments, 10)
-
-    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
-    monkeypatch.setattr(run_folder, "_git", wait)
-    assert run_folder.commit() is None
-
-
-def test_commit_where_the_file_belongs_to_no_checkout(monkeypatch, tmp_path):
-    """Installed below somebody else's checkout: theirs is not our commit."""
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
-    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
-    assert run_folder.commit() is None
-    monkeypatch.setenv("EMCAPS_COMMIT", "abc")
-    assert run_folder.commit() == "abc"

@@ -17,7 +17,7 @@ from emcaps.bench.ceilings import Ceilings
 from emcaps.bench.flops import case_flops
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.timing import Timing
-from emcaps.files import append_line, atomic_write
+from emcaps.files import append_line, write_text
 
 OK, OUT_OF_MEMORY, ERROR = "ok", "out of memory", "error"
 
@@ -29,7 +29,7 @@ class Conditions(NamedTuple):
     tf32: bool
     ceilings: Ceilings
     environment: dict[str, Any]
-    """See train.run_folder.environment."""
+    """What provenance.environment found."""
 
 
 class Row(NamedTuple):
@@ -130,8 +130,7 @@ def make_row(
 def append_row(path: Path, row: Row) -> None:
     """Add a line; a new file starts with the header."""
     if not path.exists():
-        with atomic_write(path) as temporary:
-            temporary.write_text(_line(Row._fields) + "\n", encoding="utf-8")
+        write_text(path, _line(Row._fields) + "\n")
     append_line(path, _line(_cell(value) for value in row))
 
 

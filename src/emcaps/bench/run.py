@@ -22,9 +22,9 @@ from emcaps.bench.screen import screen
 from emcaps.bench.tables import check_table, comparison_table
 from emcaps.bench.timing import Timing, measure
 from emcaps.bench.work import build_work
+from emcaps.provenance import environment
 from emcaps.report.progress import counting_bar
 from emcaps.train.device import start_work
-from emcaps.train.run_folder import environment
 
 
 def run_bench(

@@ -15,9 +15,9 @@ from emcaps.config import RunConfig
 from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.splits import Split
+from emcaps.files import write_json
 from emcaps.routing import RoutingOutput, parent_grid
 from emcaps.routing.dispatch import choose_implementation
-from emcaps.train.run_folder import write_json
 
 REFERENCE_MEMORY = 16 * 2**30
 """Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
