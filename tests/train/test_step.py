@@ -7,7 +7,7 @@ from emcaps.data.splice import Counterparts, find_counterparts
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_betas
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -153,15 +153,3 @@ def test_a_mixed_loss_is_the_weighted_loss_of_both_labels(config, loss):
     expected = sum(share[n] * alone(n, labels[n]) + (1 - share[n]) * alone(n, labels[n - 1]) for n in range(6)) / 6
     got = loss_of(output, labels, config, 0.5, share) + loss_of(output, labels.roll(1), config, 0.5, 1 - share)
     torch.testing.assert_close(got, expected)
-
-
-def test_half_active_betas_are_set_before_the_first_step(config):
-    config = config.override({"network.betas": "half_active"})
-    step = make(config)
-    assert not step.network.conv_caps1.beta_u.any()
-    start_betas(step.network, step.images, config)
-    again = make(config)
-    start_betas(again.network, again.images, config)
-    for layer, other in zip(step.network.routed, again.network.routed, strict=True):
-        assert layer.beta_u.any()
-        assert torch.equal(layer.beta_u, other.beta_u), "the same seed starts with the same betas"

@@ -19,15 +19,16 @@ from emcaps.data.augment import to_tensors
 from emcaps.data.prepared import fingerprint
 from emcaps.data.splice import find_counterparts
 from emcaps.data.splits import load_split
-from emcaps.nn import build_network
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
-from emcaps.train.randomness import seed_for
-from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_betas
+from emcaps.train.randomness import own_randomness
+from emcaps.train.schedules import learning_rate_of, margin_of
+from emcaps.train.start import start_network
+from emcaps.train.step import make_optimiser, make_sums
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -79,17 +80,14 @@ def train(
 
     with (
         folders.only_user(folder),
-        _own_randomness(place),
+        own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
         ExitStack() as stack,
     ):
         saved = _saved_state(folder, config) if resume else None
         first = saved.step if saved else 0
-        torch.manual_seed(seed_for(config.train.seed, "network"))
-        network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
-        if saved is None:
-            start_betas(network, images, config)
+        network = start_network(config, images)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:
@@ -242,13 +240,6 @@ def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) 
     weights_finite = torch.stack([value.isfinite().all() for value in network.parameters()]).all()
     if not math.isfinite(loss_sum) or not weights_finite:
         raise NotFiniteError(step, folder)
-
-
-@contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random number generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
 
 
 @contextmanager

@@ -6,6 +6,8 @@ Nothing depends on how the run got to a step, so a resumed run draws what an uni
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,6 +17,13 @@ def seed_for(seed: int, purpose: str, number: int = 0) -> int:
     """A 63-bit seed; different purposes and numbers give unrelated ones."""
     digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the caller's random number generators, of the CPU and of this device, as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
 
 
 def seed_default_generator(seed: int, device: torch.device) -> None:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
 from emcaps.data.splice import Counterparts
-from emcaps.nn import MatrixCapsNet, cross_entropy_loss, margin_loss, spread_loss
+from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train.evaluate import class_scores
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
-from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin, warm_up
+from emcaps.train.schedules import learning_rate_of, margin_of
 
 
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
@@ -53,19 +53,6 @@ def is_beta(name: str) -> bool:
 def make_sums(device: torch.device) -> dict[str, Tensor]:
     """What the next row of metrics is made of; kept on the device, so that a step does not wait for it."""
     return {name: torch.zeros((), device=device) for name in ("steps", "loss", "right")}
-
-
-STARTING_IMAGES = 32
-"""How many images the starting betas are chosen on, if the config asks for that."""
-
-
-def start_betas(network: nn.Module, images: Tensor, config: RunConfig) -> None:
-    """Give a new capsule network the starting betas that its config asks for."""
-    if not isinstance(network, MatrixCapsNet) or config.network.betas == "zero":
-        return
-    chosen = ExampleOrder(len(images), STARTING_IMAGES, config.train.seed, images.device).batch(0)
-    generator = torch.Generator(images.device).manual_seed(seed_for(config.train.seed, "start"))
-    network.start_half_active(augment(images[chosen], config.data, generator))
 
 
 class TrainingStep:
@@ -181,18 +168,6 @@ def loss_of(
         return spread_loss(output.activation, target, margin, weight)
     loss = {"margin": margin_loss, "cross_entropy": cross_entropy_loss}[config.loss]
     return loss(output.activation, target, weight)
-
-
-def learning_rate_of(config: TrainConfig, step: int) -> float:
-    if config.decay == "cosine":
-        rate = cosine_rate(step, config.learning_rate, config.steps)
-    else:
-        rate = learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
-    return rate * warm_up(step, config.warmup_steps)
-
-
-def margin_of(config: TrainConfig, step: int) -> float:
-    return (linear_margin if config.margin == "linear" else spread_margin)(step, config.margin_steps)
 
 
 def _changed(place: float | Tensor, value: float) -> float | Tensor:
