@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from emcaps.config import preset
-from emcaps.data.augment import to_tensors
-from emcaps.data.splice import find_counterparts
+from emcaps.data.combine import find_counterparts
+from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.train import graph, make_optimiser, make_step, train
 from emcaps.train.graph import GraphedStep, left_as_it_was, wants_graph

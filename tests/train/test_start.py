@@ -1,7 +1,7 @@
 import torch
 
 from emcaps.config import preset
-from emcaps.data.augment import to_tensors
+from emcaps.data.tensors import to_tensors
 from emcaps.train.start import start_network
 from patterns import pattern_examples
 

@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from emcaps.config import preset
-from emcaps.data.augment import to_tensors
-from emcaps.data.splice import Counterparts, find_counterparts
+from emcaps.data.combine import Counterparts, find_counterparts
+from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -128,15 +128,6 @@ def test_the_configured_schedules_are_the_ones_that_run(config):
     step.prepare(1)
     assert step.optimiser.param_groups[0]["lr"] == cosine_rate(1, 3e-3, config.train.steps) * 0.5
     assert step.margin == linear_margin(1, 10)
-
-
-def test_mix_takes_from_the_neighbour_what_the_share_says():
-    crops = torch.randn(64, 1, 3, 3)
-    mixed, share = mix(crops, 0.5, torch.Generator().manual_seed(0))
-    assert 0.5 <= float(share.min()) < 0.6 < 0.99 < float(share.max()) <= 1
-    for number in range(64):
-        own, other = float(share[number]), crops[number - 1]
-        torch.testing.assert_close(mixed[number], own * crops[number] + (1 - own) * other)
 
 
 @pytest.mark.parametrize("loss", ["spread", "margin", "cross_entropy"])

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
-from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.splits import Split
+from emcaps.data.tensors import to_tensors
 from emcaps.files import write_json
 from emcaps.routing import RoutingOutput, parent_grid
 from emcaps.routing.dispatch import choose_implementation

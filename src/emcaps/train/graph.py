@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
-from emcaps.data.splice import Counterparts
+from emcaps.data.combine import Counterparts
 from emcaps.train.randomness import default_cuda_generator
 from emcaps.train.step import TrainingStep, make_sums
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
-from emcaps.data.augment import to_tensors
+from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
-from emcaps.data.splice import find_counterparts
 from emcaps.data.splits import load_split
+from emcaps.data.tensors import to_tensors
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders

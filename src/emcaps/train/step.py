@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
-from emcaps.data.splice import Counterparts
+from emcaps.data.combine import Counterparts, mix
 from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train.evaluate import class_scores
@@ -139,17 +139,6 @@ def train_step(
     loss.backward()
     optimiser.step()
     return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
-
-
-def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix up to `largest` of its neighbour in the batch into each crop; gives the crops and the share that is its own.
-
-    The foreign share is a squared uniform number, so that most images stay nearly themselves.
-    """
-    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
-    share = 1 - largest * drawn.square()
-    wide = share[:, None, None, None]
-    return wide * crops + (1 - wide) * crops.roll(1, 0), share
 
 
 def loss_of(

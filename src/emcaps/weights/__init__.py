@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from emcaps.data.augment import evaluation_crops
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE
 from emcaps.names import unknown_name
 from emcaps.train.checkpoint import load as load_file

@@ -1,10 +1,12 @@
-"""Spliced training images: beyond a random line they show another instance of their category.
+"""Training images that are made of two others: spliced along a line, or mixed.
 
-A network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the same
-viewpoint in the same light, is a car that it has not seen; so is every other pair, along every line. This takes more
-labels than the category: those of viewpoint and light, of training images.
+Splicing: a network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the
+same viewpoint in the same light, is a car that the network has not seen, and any two cars can be spliced along any
+line. This takes more labels of the training images than their category: those of viewpoint and light.
 
-Dims: N images, C channels, H and W the side of the images.
+Mixing: an image fades into any other one of its batch, and their labels count by their shares.
+
+Dims: N images, C channels, H and W the image's sides.
 """
 
 from __future__ import annotations
@@ -81,3 +83,14 @@ def splice(images: Tensor, others: Tensor, share: float, generator: torch.Genera
     down, across = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
     beyond = down[:, None] * angle.sin() + across * angle.cos() > distance
     return torch.where((chosen & beyond)[:, None], others, images)
+
+
+def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mix up to `largest` of its neighbour in the batch into each crop; gives the crops and the share that is its own.
+
+    The foreign share is a squared uniform number, so that most images stay nearly themselves.
+    """
+    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
+    share = 1 - largest * drawn.square()
+    wide = share[:, None, None, None]
+    return wide * crops + (1 - wide) * crops.roll(1, 0), share
