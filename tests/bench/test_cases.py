@@ -50,7 +50,7 @@ def test_case_in_words():
         ("headlin", {}, "unknown suite 'headlin': did you mean 'headline'?"),
         ("batch", {"sizes": [32]}, "--suite batch is a list of cases: leave out the options that make a grid"),
         (None, {"networks": ["cnn"]}, "unknown network 'cnn'"),
-        (None, {"sizes": [12]}, "--size must be at least 13, not 12"),
+        (None, {"sizes": [0]}, "--size must be at least 1, not 0"),
         (None, {"types": [0]}, "--types must be at least 1, not 0"),
         (None, {"batches": [0]}, "--batch must be at least 1, not 0"),
     ],

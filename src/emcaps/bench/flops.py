@@ -14,13 +14,14 @@ forward pass, the usual convention; augmentation and the optimiser count nothing
 
 from __future__ import annotations
 
+import math
+
 from emcaps.bench.cases import CHANNELS, FORWARD, Case
 from emcaps.config import NetworkConfig
-from emcaps.routing.geometry import parent_grid
+from emcaps.nn.geometry import IMAGE_KERNEL, primary_grid, routed_layers
 
 POSE = 16
-IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING = 5, 2, 2
-CAPSULE_KERNEL, CAPSULE_STRIDES = 3, (2, 1)
+"""Elements of a pose, and of a vote."""
 
 
 def case_flops(case: Case) -> int:
@@ -31,26 +32,13 @@ def case_flops(case: Case) -> int:
 
 def forward_flops(config: NetworkConfig, image_channels: int, image_size: int) -> int:
     """Of the forward pass of one image."""
-    grid = _first_grid(image_size)
-    features = 2 * grid**2 * IMAGE_KERNEL**2 * image_channels * config.conv_channels
-    primary = 2 * grid**2 * config.conv_channels * config.primary_types * (POSE + 1)
+    positions = math.prod(primary_grid(image_size))
+    features = 2 * positions * IMAGE_KERNEL**2 * image_channels * config.conv_channels
+    primary = 2 * positions * config.conv_channels * config.primary_types * (POSE + 1)
     votes = POSE * routed_edges(config, image_size)
     return features + primary + votes * (8 + 6 * config.iterations + 4 * (config.iterations - 1))
 
 
 def routed_edges(config: NetworkConfig, image_size: int) -> int:
-    """(child, parent) pairs of the three routed layers, for one image."""
-    first = _first_grid(image_size)
-    second, _ = parent_grid(first, CAPSULE_KERNEL, CAPSULE_STRIDES[0])
-    third, _ = parent_grid(second, CAPSULE_KERNEL, CAPSULE_STRIDES[1])
-    return (
-        second**2 * CAPSULE_KERNEL**2 * config.primary_types * config.conv1_types
-        + third**2 * CAPSULE_KERNEL**2 * config.conv1_types * config.conv2_types
-        + third**2 * config.conv2_types * config.classes
-    )
-
-
-def _first_grid(image_size: int) -> int:
-    """Side of the grid of primary capsules."""
-    grid, _ = parent_grid(image_size + 2 * IMAGE_PADDING, IMAGE_KERNEL, IMAGE_STRIDE)
-    return grid
+    """How many (child, parent) pairs all routed layers connect in one image."""
+    return sum(layer.edges for layer in routed_layers(config, image_size))

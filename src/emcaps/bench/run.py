@@ -22,6 +22,7 @@ from emcaps.bench.screen import screen
 from emcaps.bench.tables import check_table, comparison_table
 from emcaps.bench.timing import Timing, measure
 from emcaps.bench.work import build_work
+from emcaps.nn.geometry import check_image_size
 from emcaps.provenance import environment
 from emcaps.report.progress import counting_bar
 from emcaps.train.device import start_work
@@ -40,6 +41,8 @@ def run_bench(
     """Time the cases and append their rows to `out`; ValueError if a check fails, or if a row did, at the end."""
     if not seconds > 0:
         raise ValueError(f"--seconds must be above 0, not {seconds}")
+    for case in cases:
+        check_image_size("--size", case.size, case.config())
     place = start_work(device)
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"the benchmark knows how to time cpu and cuda, not {place.type!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.splits import Split
 from emcaps.data.tensors import to_tensors
 from emcaps.files import write_json
-from emcaps.routing import RoutingOutput, parent_grid
+from emcaps.nn.geometry import routed_layers
+from emcaps.routing import RoutingOutput
 from emcaps.routing.dispatch import choose_implementation
 
 REFERENCE_MEMORY = 16 * 2**30
@@ -172,11 +172,7 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     network, side = config.network, config.data.crop
     if network.kind == "cnn" or choose_implementation(network.impl, device) != "reference":
         return max(1, 2048 * 32**2 // side**2)
-    first = parent_grid((side + 1) // 2, kernel=3, stride=2)  # after the convolution of stride 2
-    second = parent_grid(first, kernel=3, stride=1)
-    votes = (
-        9 * network.conv1_types * (math.prod(first) * network.primary_types + math.prod(second) * network.conv2_types)
-    )
+    votes = sum(layer.edges for layer in routed_layers(network, side)[:-1])  # those of the classes are few
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
     memory = min(REFERENCE_MEMORY, torch.cuda.mem_get_info(device)[0])
     return max(1, min(2048, memory // (votes * bytes_each)))
