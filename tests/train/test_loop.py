@@ -414,9 +414,9 @@ def fail_for_want_of_space(*_):
 
 
 RECIPE = {
-    "train.decay": "cosine",
+    "train.learning_rate_schedule": "cosine",
     "train.warmup_steps": 3,
-    "train.margin": "linear",
+    "train.margin_schedule": "linear",
     "train.margin_steps": 6,
     "train.beta_rate": 10.0,
     "train.mixup": 0.5,
@@ -445,7 +445,7 @@ def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(
 
 
 def test_a_cosine_learning_rate_keeps_its_number_of_steps(tmp_path, config, data_folder):
-    config = config.override({"train.decay": "cosine"})
+    config = config.override({"train.learning_rate_schedule": "cosine"})
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     with pytest.raises(ValueError, match="not with a cosine learning rate"):
         train(

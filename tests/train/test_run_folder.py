@@ -3,7 +3,17 @@ import json
 import pytest
 import torch
 
-from emcaps.train.run_folder import append_metrics, continue_run, read_config, read_evaluation, read_metrics, start_run
+from emcaps.data.prepared import fingerprint
+from emcaps.train.run_folder import (
+    append_metrics,
+    continue_run,
+    is_data_of,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    start_run,
+)
+from patterns import pattern_examples
 
 CPU = torch.device("cpu")
 DATA = {"train": "0123", "test": "4567"}
@@ -98,5 +108,16 @@ def test_a_config_with_a_setting_that_is_not_known_is_named(tmp_path, config):
     settings = json.loads(config.to_json())
     settings["train"]["speed"] = 3
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"config\.json: unknown setting .*'speed'.* version of emcaps that wrote"):
+    with pytest.raises(ValueError, match=r"config\.json: unknown setting 'train\.speed'.* version of emcaps that"):
         read_config(tmp_path)
+
+
+def test_is_data_of_compares_the_parts_that_are_there(tmp_path, config):
+    train, test, other = (pattern_examples((4, 6), views=1, seed=seed) for seed in range(3))
+    assert is_data_of(tmp_path, {"test": test}), "a run that wrote nothing down"
+    start_run(tmp_path, config, CPU, {"train": fingerprint(train), "test": fingerprint(test)})
+    assert is_data_of(tmp_path, {"test": test})
+    assert is_data_of(tmp_path, {"train": train, "test": test})
+    assert is_data_of(tmp_path, {"test": test, "familiar": other}), "of which no record is kept"
+    assert not is_data_of(tmp_path, {"test": other})
+    assert not is_data_of(tmp_path, {"train": other, "test": test})

@@ -122,7 +122,12 @@ def test_betas_learn_as_many_times_faster_as_the_config_says(config):
 
 def test_the_configured_schedules_are_the_ones_that_run(config):
     config = config.override(
-        {"train.decay": "cosine", "train.warmup_steps": 4, "train.margin": "linear", "train.margin_steps": 10}
+        {
+            "train.learning_rate_schedule": "cosine",
+            "train.warmup_steps": 4,
+            "train.margin_schedule": "linear",
+            "train.margin_steps": 10,
+        }
     )
     step = make(config)
     step.prepare(1)

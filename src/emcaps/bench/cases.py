@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emcaps.config import PRESETS, NetworkConfig, preset
+from emcaps.config import PRESETS, NetworkConfig, RoutingImplementation, View, preset
 from emcaps.names import check_name
 
 FORWARD, BACKWARD, STEP = WHATS = ("forward", "forward+backward", "training step")
@@ -17,7 +17,8 @@ USUAL = IMPLEMENTATIONS[:3]
 """What is timed unless implementations are named."""
 NETWORKS = tuple(name for name, config in PRESETS.items() if config.network.kind == "capsules")
 SUITES = ("headline", "batch", "iterations", "size", "types", "all", "quick")
-VIEW, CHANNELS = "stereo", 2
+VIEW: View = "stereo"
+CHANNELS = 2
 
 HEADLINE = (("small", 2), ("small", 3), ("full", 3))
 SWEPT = (("small", 2), ("full", 3))
@@ -50,7 +51,7 @@ class Case:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, not {getattr(self, name)}")
 
-    def config(self, routing: str = "reference") -> NetworkConfig:
+    def config(self, routing: RoutingImplementation = "reference") -> NetworkConfig:
         """The network, with `routing` as the implementation of its routing."""
         return dataclasses.replace(
             preset(self.network).network,

@@ -9,6 +9,7 @@ import torch
 
 from emcaps.bench.cases import IMPLEMENTATIONS, USUAL
 from emcaps.bench.ceilings import interpreted
+from emcaps.config import RoutingImplementation
 from emcaps.names import check_name
 from emcaps.routing.dispatch import unavailable
 
@@ -21,7 +22,7 @@ NAMES = (PLAIN, REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOA
 
 class Implementation(NamedTuple):
     name: str
-    routing: str
+    routing: RoutingImplementation
     """What the network's `impl` is set to."""
     compiled: bool = False
     """The network goes through torch.compile."""
@@ -56,7 +57,7 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
     if BFLOAT16 in wanted and device.type != "cuda":
         skipped.append(f"{BFLOAT16} is skipped: it is timed on a GPU alone; use --device cuda")
     if FUSED in wanted or (BFLOAT16 in wanted and device.type == "cuda"):
-        routing = "triton" if device.type == "cuda" else "numba"
+        routing: RoutingImplementation = "triton" if device.type == "cuda" else "numba"
         reasons = unavailable(routing, device)
         if routing == "triton" and interpreted():
             reasons = [*reasons, "Triton's interpreter is on (TRITON_INTERPRET=1), where time means nothing"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -31,15 +30,7 @@ def training_step(
     settings = TrainConfig(
         batch_size=batch, graph="on" if captured else "off", autocast="bfloat16" if autocast else "off"
     )
-    config = RunConfig(network.config, _AnyCrop(view=VIEW, crop=size), settings)
+    config = RunConfig(network.config, DataConfig(view=VIEW, crop=size), settings)
     step = make_step(network, make_optimiser(network, settings), images, labels, config)
     numbers = itertools.count()
     return lambda: step(next(numbers))
-
-
-@dataclass(frozen=True)
-class _AnyCrop(DataConfig):
-    """Crops of any size: the images of the benchmark may be larger than the prepared ones' 48 pixels."""
-
-    def __post_init__(self) -> None:
-        pass

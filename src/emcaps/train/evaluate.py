@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
-from emcaps.data.splits import Split
 from emcaps.data.tensors import to_tensors
 from emcaps.files import write_json
 from emcaps.nn.geometry import routed_layers
 from emcaps.routing import RoutingOutput
 from emcaps.routing.dispatch import choose_implementation
+from emcaps.train.checks import check_fits
 
 REFERENCE_MEMORY = 16 * 2**30
 """Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
@@ -140,28 +140,29 @@ def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceError
 
 def evaluate_split(
     network: nn.Module,
-    split: Split,
+    tested: Mapping[str, Examples],
     config: RunConfig,
     device: torch.device,
     crops: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Evaluation]:
-    """Evaluate on the split's test examples and, for novel viewpoints, on its familiar ones."""
+    """Evaluate on the examples that a split tests, by name: those of `Split.tested` or `load_tested`."""
+    for examples in tested.values():
+        check_fits(config, examples)
     results = {}
-    for name, examples in (("test", split.test), ("familiar", split.familiar)):
-        if examples is not None:
-            images, labels = to_tensors(examples, config.data.view, device)
-            given = answers(
-                network,
-                images,
-                crop=config.data.crop,
-                crops=crops,
-                standardised=config.data.standardise,
-                batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
-                on_progress=on_progress,
-            )
-            found = _evaluation(given, labels, config.network.classes)
-            results[name] = found._replace(instances=errors_by_instance(given, examples))
+    for name, examples in tested.items():
+        images, labels = to_tensors(examples, config.data.view, device)
+        given = answers(
+            network,
+            images,
+            crop=config.data.crop,
+            crops=crops,
+            standardised=config.data.standardise,
+            batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
+            on_progress=on_progress,
+        )
+        found = _evaluation(given, labels, config.network.classes)
+        results[name] = found._replace(instances=errors_by_instance(given, examples))
     return results
 
 

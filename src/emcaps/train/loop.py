@@ -22,6 +22,7 @@ from emcaps.data.tensors import to_tensors
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
+from emcaps.train.checks import check_fits
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
@@ -72,6 +73,7 @@ def train(
     wants_graph(config.train.graph, place)
     writer = _summary_writer() if tensorboard else None
     split = load_split(config.data, data_folder)
+    check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
@@ -130,7 +132,7 @@ def train(
                 logged_at, logged_step = seconds(), step
                 log(row)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
-                log(accuracy_row(step, evaluate_split(network, split, config, place)))
+                log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None:
@@ -148,7 +150,7 @@ def train(
                 on_progress(Progress(step, config.train.steps, row, done))
 
         try:
-            evaluations = evaluate_split(network, split, config, place, on_progress=evaluating)
+            evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
         last_row = accuracy_row(step, evaluations)
@@ -219,7 +221,7 @@ def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
 
 def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
     changed: dict[str, Any] = {"train.graph": before.train.graph}
-    if config.train.decay != "cosine":  # whose every step depends on the number of all steps
+    if config.train.learning_rate_schedule != "cosine":  # whose every step depends on the number of all steps
         changed["train.steps"] = before.train.steps
     return config.override(changed) == before
 

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from emcaps.config import RunConfig
-from emcaps.data.prepared import fingerprint
-from emcaps.data.splits import Split
+from emcaps.data.prepared import Examples, fingerprint
 from emcaps.files import append_line, read_json, write_json, write_text
 from emcaps.provenance import environment
 
@@ -93,11 +92,11 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def is_data_of(folder: Path, split: Split) -> bool:
-    """Whether the run was trained and tested with these images, as far as it wrote that down."""
+def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
+    """Whether these are the "train" and "test" examples of the run, as far as it wrote that down and they are given."""
     found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
-    data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
-    return bool(found.get("data", data) == data)
+    recorded = found.get("data", {})
+    return all(fingerprint(parts[name]) == recorded[name] for name in parts if name in recorded)
 
 
 def read_config(folder: Path) -> RunConfig:
