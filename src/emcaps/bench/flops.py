@@ -1,4 +1,4 @@
-"""How much arithmetic the definition asks for, whatever an implementation computes twice or not at all.
+"""The arithmetic that the definition needs, whether or not an implementation computes some of it twice or not at all.
 
 An addition or multiplication counts 1, a multiply-add 2. An edge is a (child, parent) pair that routing connects; each
 has a vote of 16 elements. Counted for each element of each vote, with T iterations:
@@ -7,9 +7,9 @@ has a vote of 16 elements. Counted for each element of each vote, with T iterati
     M-step    6 T          r V summed: 2; V - mu, its square, and r times that summed: 4
     E-step    4 (T - 1)    V - mu, its square, and that over s2 summed: 4
 
-What happens once an edge (the exponential, the division) or once a parent is left out: it is a sixteenth of this or
-less. The two ordinary convolutions are counted as 2 for each weight at each position. Backward counts as twice the
-forward pass, the usual convention; augmentation and the optimiser count nothing.
+Operations that are done once per edge (the exponential, the division) or once per parent are left out: they are a
+sixteenth of these or less. The two ordinary convolutions count 2 for each weight at each position. Backward counts as
+twice the forward pass, the usual convention; augmentation and the optimiser are not counted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ POSE = 16
 
 
 def case_flops(case: Case) -> int:
-    """Of one whole batch of the case."""
+    """Floating-point operations of one batch of the case."""
     forward = case.batch * forward_flops(case.config(), CHANNELS, case.size)
     return forward if case.what == FORWARD else 3 * forward
 
 
 def forward_flops(config: NetworkConfig, image_channels: int, image_size: int) -> int:
-    """Of the forward pass of one image."""
+    """Floating-point operations of the forward pass of one image."""
     positions = math.prod(primary_grid(image_size))
     features = 2 * positions * IMAGE_KERNEL**2 * image_channels * config.conv_channels
     primary = 2 * positions * config.conv_channels * config.primary_types * (POSE + 1)

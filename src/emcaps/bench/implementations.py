@@ -1,4 +1,4 @@
-"""The implementations that are timed side by side, and why some cannot be here."""
+"""The implementations that are timed side by side, and why some cannot run here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FUSED, REFERENCE, COMPILED, BFLOAT16, PLAIN = IMPLEMENTATIONS
 FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"
 FUSED_ONE_THREAD = f"{FUSED}, 1 core"
 NAMES = (PLAIN, REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
-"""All that may stand in a row, the definition first."""
+"""Every name that a row may have, those of the definition first."""
 
 
 class Implementation(NamedTuple):
@@ -29,15 +29,15 @@ class Implementation(NamedTuple):
     captured: bool = False
     """The work is captured as a CUDA graph once and then replayed."""
     autocast: bool = False
-    """Under torch.autocast: poses and matrices in bfloat16."""
+    """It runs under torch.autocast, with poses and matrices in bfloat16."""
     threads: int | None = None
-    """Of the CPU; None for as many as torch uses."""
+    """How many CPU threads it uses; None for as many as torch uses."""
     plain: bool = False
-    """In a process of its own that gives freed memory back to the system, as every script does by default."""
+    """It runs in a process of its own that gives freed memory back to the system, as Python does by default."""
 
 
 def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
-    """Those that can run on the device, the definition first; and a line for each that cannot."""
+    """The implementations that can run on the device, the definition first, and a line about each that cannot."""
     wanted = wanted or USUAL
     for name in wanted:
         check_name("implementation", name, IMPLEMENTATIONS)

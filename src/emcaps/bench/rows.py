@@ -1,4 +1,4 @@
-"""The recorded rows: one line of CSV each, with everything that the numbers may depend on."""
+"""The recorded rows: each is one line of CSV, with everything that its numbers may depend on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Conditions(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Columns of the CSV. Those of a measurement are empty in a row that has none."""
+    """The columns of the CSV. Those of the measurement are empty if it failed."""
 
     network: str
     types: int
@@ -43,12 +43,12 @@ class Row(NamedTuple):
     iterations: int
     what: str
     implementation: str
-    """fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference; compiled (the reference by
-    torch.compile); plain (the reference in a process that does not keep freed memory)."""
+    """One of implementations.NAMES: fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference;
+    compiled (the reference by torch.compile); plain (the reference in a process that does not keep freed memory)."""
     routing: str
-    """The network's impl: triton, numba or reference."""
+    """The setting network.impl: triton, numba or reference."""
     status: str
-    """ok; out of memory; or error: and what it said."""
+    """ok, out of memory, or "error: " and the message."""
     median_ms: float | None
     p20_ms: float | None
     p80_ms: float | None
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     peak_mib: float | None
     """See timing.Timing."""
     gflop: float
-    """Of the algorithm, not of what an implementation recomputes: see flops.py."""
+    """The arithmetic of the definition, without what an implementation recomputes: see flops.py."""
     tflops: float | None
     """gflop over the median."""
     share_of_ceiling: float | None
@@ -155,7 +155,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def newest(rows: Iterable[Row]) -> dict[tuple[Case, str], Row]:
-    """By case and implementation, under the conditions of the last row; if timed again, the last row counts."""
+    """The last row of each case and implementation, of those with the same device and precision as the last of all."""
     rows = list(rows)
     return {
         (row.case, row.implementation): row

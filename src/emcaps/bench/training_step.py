@@ -1,4 +1,4 @@
-"""One step of training as the benchmark times it: the step of `emcaps train`, on images that live on the device."""
+"""One training step as the benchmark times it: the step of `emcaps train`, on images that are on the device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def training_step(
     captured: bool = False,
     autocast: bool = False,
 ) -> Work:
-    """A function that does the next step: choose a batch, augment, forward, backward, Adam; `captured` as a CUDA graph.
+    """A function that does the next step: choose a batch, augment, forward, backward, Adam.
 
-    images uint8 (N, C, H, W) and labels (N,) are the whole training set.
+    images uint8 (N, C, H, W) and labels (N,) are the whole training set. With `captured` the step is a CUDA graph.
     """
     settings = TrainConfig(
         batch_size=batch, graph="on" if captured else "off", autocast="bfloat16" if autocast else "off"
