@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -233,7 +234,7 @@ class RunConfig:
 
 SECTIONS = {"network": NetworkConfig, "data": DataConfig, "train": TrainConfig}
 
-NUMBER_RULES: dict[str, typing.Callable[[float], bool]] = {
+NUMBER_RULES: dict[str, Callable[[float], bool]] = {
     "at least 1": lambda value: value >= 1,
     "at least 2": lambda value: value >= 2,
     "at least 8": lambda value: value >= 8,
@@ -265,6 +266,7 @@ def _check_choices(config: object, section: str) -> None:
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
+    """The assignments with old names replaced; a setting that is given by both of its names is refused."""
     for old, new in OLD_NAMES.items():
         if old in assignments and new in assignments:
             raise ValueError(f"{old} is an old name of {new}, and both are given: leave out {old}")

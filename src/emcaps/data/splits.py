@@ -1,7 +1,7 @@
 """Which examples are trained on and which are tested on: the published split, novel viewpoints, and validation.
 
 Novel viewpoints follow Hinton et al. 2018: training sees a third of the azimuths or elevations, and the test instances
-are asked at the other two thirds ("test") and, for comparison, at the trained third ("familiar").
+are shown at the other two thirds ("test") and, for comparison, at the trained third ("familiar").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emcaps.config import DataConfig
 from emcaps.data.prepared import CATEGORIES, Examples, load_prepared, prepared_path
 
 TRAINED_VIEWPOINTS = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
-"""Codes that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
+"""The codes of the viewpoints that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
 
 
 class Split(NamedTuple):

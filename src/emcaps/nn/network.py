@@ -81,7 +81,7 @@ class MatrixCapsNet(nn.Module):
         return capsules
 
     def trace(self, images: Tensor) -> NetworkTrace:
-        """The same, with every iteration of every layer kept: for pictures and measurements, not for training."""
+        """Run forward and keep every iteration of every layer: for pictures and measurements, not for training."""
         capsules = primary = self._primary(images)
         traces = []
         for number, layer in enumerate(self.routed):
@@ -91,10 +91,11 @@ class MatrixCapsNet(nn.Module):
 
     @torch.no_grad()
     def start_half_active(self, images: Tensor) -> None:
-        """Set the betas so that, layer by layer, these images' parents have a mean cost of beta_a: half are active.
+        """Set the betas, layer by layer, so that about half of the parents are active on these images.
 
-        beta_u takes away the mean of 1/2 log variance, so that a parent's cost tells how tight its votes are, not how
-        large they are. Activations change the assignments and so the variances, hence the few rounds.
+        beta_a becomes the mean cost of a parent. beta_u takes away the mean of 1/2 log variance, so that the cost tells
+        how tight the votes are, not how large they are. It takes three rounds, since activations change the assignments
+        and so the variances.
         """
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
@@ -111,11 +112,11 @@ class MatrixCapsNet(nn.Module):
         return primary
 
     def _scaled(self, capsules: RoutingOutput, number: int) -> RoutingOutput:
-        """The capsules with the poses that routed layer `number` reads."""
+        """The capsules as routed layer `number` reads them: with scaled poses, if the config asks for that."""
         if not self.config.pose_scale:
             return capsules
         pose = capsules.pose
-        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # of poses all zero: not zero
+        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # never zero, even of zero poses
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 

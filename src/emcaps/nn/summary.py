@@ -1,4 +1,4 @@
-"""A network as a table: layers, details, output shapes, and how much data EM routing assigns (the paper's Table 1)."""
+"""A network as a table, as Table 1 of the paper: its layers, their shapes, and how much data EM routing assigns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
     """One row per layer; the shapes are read off a forward pass of one blank image."""
     if image_size < 1 or image_channels < 1:
         raise ValueError(f"an image has at least 1 pixel and 1 channel, not {image_size} and {image_channels}")
-    # The reference, since kernels may have to be compiled first, and shapes are all that is wanted.
+    # With the reference, since kernels may have to be compiled first, and only shapes are wanted.
     network = build_network(replace(config, impl="reference"), image_channels, image_size).eval()
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [layer.register_forward_hook(_record(shapes, name)) for name, layer in network.named_children()]

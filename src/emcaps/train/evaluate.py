@@ -21,7 +21,7 @@ from emcaps.routing.dispatch import choose_implementation
 from emcaps.train.checks import check_fits
 
 REFERENCE_MEMORY = 16 * 2**30
-"""Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
+"""Bytes of a GPU that an evaluation with the reference implementation may use, if they are free."""
 
 
 class NotFiniteScoresError(ValueError):
@@ -38,7 +38,7 @@ class InstanceErrors(NamedTuple):
     mostly: str
     """The wrong answer that was given most often; empty if none was."""
     times: int
-    """How often that was."""
+    """How often that wrong answer was given."""
 
 
 class Evaluation(NamedTuple):
@@ -48,7 +48,7 @@ class Evaluation(NamedTuple):
     confusion: list[list[int]]
     """confusion[true class][given class], counts."""
     instances: tuple[InstanceErrors, ...] = ()
-    """By object, those with most errors first, where the objects are known."""
+    """The errors on each object, most errors first; empty where the objects are not known."""
 
 
 def class_scores(output: RoutingOutput | Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def evaluate(
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
+    """Evaluate on images uint8 (N, C, H, W) and labels (N,). The normalised scores of several crops are summed."""
     given = answers(
         network,
         images,
@@ -98,7 +98,7 @@ def answers(
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """The class (N,) that the network gives to each of the images uint8 (N, channels, 48, 48)."""
+    """The class (N,) that the network gives to each of the images uint8 (N, C, H, W)."""
     if len(images) == 0:
         raise ValueError("there are no images to evaluate on")
     was_training = network.training
@@ -126,8 +126,8 @@ def answers(
 
 
 def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:
-    """`given` is the answers to the examples as `to_tensors` numbers them; the object with most errors comes first."""
-    answered = given.cpu().numpy().reshape(len(examples.category), -1)  # a column for each camera that was asked
+    """The errors on each object, most errors first; `given` holds the answers, numbered as `to_tensors` does."""
+    answered = given.cpu().numpy().reshape(len(examples.category), -1)  # one column per camera
     found = []
     for category, instance in np.unique(np.stack([examples.category, examples.instance], 1), axis=0).tolist():
         asked = answered[(examples.category == category) & (examples.instance == instance)]

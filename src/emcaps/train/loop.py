@@ -1,4 +1,4 @@
-"""Training: one loop, any device, stoppable at any moment and resumable to the same numbers."""
+"""The training loop: it runs on any device, can be stopped at any moment, and resumes to the same numbers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ MAY_CHANGE = ("train.steps", "train.graph")
 
 
 class Progress(NamedTuple):
-    """Where a run stands, for whoever shows it."""
+    """How far a run is."""
 
     step: int
     steps: int
     row: dict[str, Any]
     """The newest row of metrics.jsonl; empty before the first."""
     evaluated: int = 0
-    """Images of the evaluation that is going on; 0 while training."""
+    """How many images of the current evaluation are done; 0 while training."""
 
 
 class TrainResult(NamedTuple):
@@ -53,7 +53,7 @@ class TrainResult(NamedTuple):
     """False if the run was interrupted; it is saved and can be resumed."""
     evaluations: dict[str, Evaluation]
     seconds: float
-    """Of training, over all the times that the run was gone on with."""
+    """How long training took, summed over all times that the run was resumed."""
 
 
 def train(
@@ -78,7 +78,7 @@ def train(
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume:
-        folders.read_config(folder)  # before the lock, which would make a folder where there is none
+        folders.read_config(folder)  # before the lock, which would make a missing folder
 
     with (
         folders.only_user(folder),
@@ -98,7 +98,7 @@ def train(
             folders.continue_run(folder, config, place, data, first)
         else:
             folders.start_run(folder, config, place, data)
-        # Not before the folder is known to be this run's: a new writer hides what another one logged after its step.
+        # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
         board = stack.enter_context(writer(str(folder / "tensorboard"), purge_step=first + 1)) if writer else None
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         started = time.perf_counter()
@@ -171,7 +171,7 @@ def accuracy_row(step: int, evaluations: dict[str, Evaluation]) -> dict[str, Any
 
 
 def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dict[str, Any]:
-    """Means since the last row; empties the sums."""
+    """The means since the last row; resets the sums to zero."""
     steps = float(sums["steps"])
     row: dict[str, Any] = {
         "step": step,
@@ -187,8 +187,8 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
 
 
 def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
-    """The checkpoint to go on from; None if the run was stopped before its first, so that it starts over."""
-    if not _same_but_for_what_may_change(config, folders.read_config(folder)):
+    """The checkpoint to resume from; None if the run was stopped before its first one, so that it starts over."""
+    if not _may_resume(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
             f"{' and '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
@@ -197,7 +197,7 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
         _check_nothing_is_lost(folder, config)
         return None
     saved = checkpoints.load(folder / folders.CHECKPOINT)
-    if not _same_but_for_what_may_change(config, saved.config):
+    if not _may_resume(config, saved.config):
         raise ValueError(
             f"{folders.CONFIG} and {folders.CHECKPOINT} in {folder} have different settings: one was changed"
         )
@@ -209,17 +209,18 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
 
 
 def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
-    """A run that starts over drops what it found: refuse one that has got further than to its first checkpoint."""
+    """Refuse to start a run over if it had got further than to its first checkpoint: its results would be lost."""
     found = [name for name in (folders.WEIGHTS, folders.EVALUATION) if (folder / name).exists()]
     last = max((row["step"] for row in folders.read_metrics(folder)), default=0)
     if found or last > config.train.checkpoint_every:
         raise ValueError(
-            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to go on from, and to "
+            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to resume from, and to "
             "start over would lose what it found: restore the checkpoint, or train in another folder"
         )
 
 
-def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
+def _may_resume(config: RunConfig, before: RunConfig) -> bool:
+    """Whether a run with the settings `before` may be resumed with `config`: only MAY_CHANGE may differ."""
     changed: dict[str, Any] = {"train.graph": before.train.graph}
     if config.train.learning_rate_schedule != "cosine":  # whose every step depends on the number of all steps
         changed["train.steps"] = before.train.steps
@@ -246,7 +247,7 @@ def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) 
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Convolutions by the same algorithm every time: a resumed run must give the same bits."""
+    """Make convolutions use the same algorithm every time, since a resumed run must give the same bits."""
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:
@@ -257,20 +258,20 @@ def _deterministic() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks; a second one stops at once."""
-    asked = threading.Event()
+    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield interrupted.is_set
         return
 
-    def ask(number: int, _frame: object) -> None:
-        if asked.is_set():
+    def handle(number: int, _frame: object) -> None:
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        interrupted.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield interrupted.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

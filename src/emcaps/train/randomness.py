@@ -27,7 +27,7 @@ def own_randomness(device: torch.device) -> Iterator[None]:
 
 
 def seed_default_generator(seed: int, device: torch.device) -> None:
-    """Seed what dropout draws from. On CUDA only this device's generator: torch.manual_seed goes to all of them."""
+    """Seed the generator that dropout uses. On CUDA only this device's: torch.manual_seed would seed all of them."""
     if device.type == "cuda":
         default_cuda_generator(device).manual_seed(seed)
     else:

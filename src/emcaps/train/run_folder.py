@@ -1,9 +1,9 @@
-"""A run's folder: everything that says what was run, and everything that the run found.
+"""A run's folder: it says what was run, and holds everything that the run found.
 
 config.json             the resolved settings
 environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
-checkpoint.safetensors  everything needed to go on
+checkpoint.safetensors  everything needed to resume
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
 .lock                   held by the process that is at work on the run
@@ -37,7 +37,7 @@ HAS_LOCKS = fcntl is not None
 
 
 class TakenRunError(ValueError):
-    """There is a run in the folder already, or another process is at work on it."""
+    """The folder already holds a run, or another process is at work on it."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def only_user(folder: Path) -> Iterator[None]:
 
 
 def is_busy(folder: Path) -> bool:
-    """Whether a process is at work on the run. It may be done, and another may have begun, a moment later."""
+    """Whether a process is at work on the run. The answer may be out of date a moment later."""
     if not (folder / LOCK).exists():
         return False
     try:
@@ -65,7 +65,7 @@ def is_busy(folder: Path) -> bool:
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
-    """Write down what a new run is; refuse a folder that holds one already. `data` names each part's fingerprint."""
+    """Write down what a new run is; refuse a folder that holds one. `data` holds the fingerprint of each part."""
     if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
         raise TakenRunError(
             f"{folder} holds a run already: go on with it by --resume {shlex.quote(str(folder))}, or name another "
@@ -76,13 +76,14 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
 
 
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
-    """Note that a run goes on from `step`, and drop what it will find again: metrics, weights, evaluation."""
+    """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation."""
     found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
     if found.get("data", data) != data:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
-    rows = [row for row in read_metrics(folder) if row["step"] <= step]  # before anything is changed: it may refuse
+    # Read before anything is written: this raises if a line is damaged, and then the run must be left as it was.
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
     found.setdefault("resumed", []).append({"step": step} | environment(device))
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
@@ -113,11 +114,12 @@ def read_config(folder: Path) -> RunConfig:
 
 
 def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the run's metrics."""
     append_line(folder / METRICS, json.dumps(row))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every whole row; a last line that a killed process cut short is left out."""
+    """All rows, without a last line that a killed process cut short."""
     rows: list[dict[str, Any]] = []
     path = folder / METRICS
     lines = path.read_bytes().splitlines() if path.exists() else []
