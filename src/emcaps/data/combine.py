@@ -4,7 +4,7 @@ Splicing: a network that has seen five cars shall know a sixth. A car whose rear
 same viewpoint in the same light, is a car that the network has not seen, and any two cars can be spliced along any
 line. This takes more labels of the training images than their category: those of viewpoint and light.
 
-Mixing: an image fades into any other one of its batch, and their labels count by their shares.
+Mixing: a part of its neighbour in the batch is added to each image, and both labels count by their shares.
 
 Dims: N images, C channels, H and W the image's sides.
 """
