@@ -157,8 +157,6 @@ def test_describe_every_preset(emcaps, name):
         ),
         (["train", "tiny", "--set", "nonsense"], "emcaps: --set takes NAME=VALUE"),
         (["train", "tiny", "--device", "gpu"], "emcaps: unknown device 'gpu'"),
-        (["train", "tiny", "--set", "network.classes=7"], "emcaps: network.classes must be 5"),
-        (["train", "tiny", "--set", "data.crop=12"], "emcaps: data.crop must be at least 13"),
         (["describe", "tiny", "--size", "-5"], "emcaps: an image has at least 1 pixel"),
         (["describe", "tiny", "--size", "10000000"], "emcaps: there is not enough memory for this"),
         (
@@ -182,6 +180,23 @@ def test_mistakes_end_in_one_clear_line(emcaps, arguments, message):
     assert status == 1
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("network.classes=7", "emcaps: network.classes must be 5"),
+        ("data.crop=12", "emcaps: data.crop must be at least 13"),
+        ("data.crop=49", "emcaps: data.crop must be at most 48"),
+        ("data.fold=5", "emcaps: split 'standard' with data.fold 5 needs at least 6 training instances"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_end_in_one_clear_line(emcaps, data, tmp_path, setting, message):
+    status, _, err = emcaps("train", "tiny", "--set", setting)
+    assert status == 1
+    assert err.startswith(message)
+    assert len(err.strip().splitlines()) == 1
+    assert os.listdir(tmp_path / "runs") == []
 
 
 def test_unknown_command_gets_the_nearest(emcaps):
@@ -244,6 +259,15 @@ def test_eval_with_several_crops_and_a_single_file(emcaps, data):
             f"emcaps: crops must be 1 (the centre) or 13 (shifted along the diagonals), not {crops}"
             in (emcaps("eval", "r", "--crops", crops)[2])
         )
+
+
+def test_eval_needs_the_test_file_alone(emcaps, data):
+    emcaps("train", "tiny", "--steps", 1, "--run", "r", *TINY)
+    expected = emcaps("eval", "r")
+    (data / "toys48-train.npz").unlink()
+    assert expected[0] == 0
+    assert emcaps("eval", "r") == expected
+    assert "toys48-train.npz is not there" in emcaps("eval", "r", "--split", "validation")[2]
 
 
 def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):

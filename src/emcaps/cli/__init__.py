@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import emcaps
-from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_cases
+from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, TASKS, choose_cases
 from emcaps.cli.data import data_app
 from emcaps.cli.experiment import experiment_app
 from emcaps.cli.shared import DeviceOption, FolderOption, examples, interruption, wide_console
@@ -220,7 +220,7 @@ def evaluate(
     folder: FolderOption = None,
 ) -> None:
     """Evaluate trained weights: accuracy and confusion matrix."""
-    from emcaps.data.splits import load_split
+    from emcaps.data.splits import load_tested
     from emcaps.report.progress import counting_bar
     from emcaps.report.tables import instance_table
     from emcaps.train import load_network
@@ -234,7 +234,7 @@ def evaluate(
     network, config, step = load_network(weights, place)
     own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
-    examples = load_split(config.data, folder)
+    tested = load_tested(config.data, folder)
     if json is not None:
         check_writable(json.parent)
     if config.data.dataset == own.dataset and config.data.split != own.split:
@@ -243,10 +243,10 @@ def evaluate(
             "tests on in its training",
             file=sys.stderr,
         )
-    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), examples):
-        print(f"note: these are not the images that {run} was trained and tested with", file=sys.stderr)
+    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), tested):
+        print(f"note: these are not the images that {run} was tested with", file=sys.stderr)
     with counting_bar("evaluating", "images") as on_progress:
-        results = evaluate_split(network, examples, config, place, crops, on_progress)
+        results = evaluate_split(network, tested, config, place, crops, on_progress)
     _show_evaluations(results, f"{run}, step {step}, crops {crops}")
     if by_instance:
         for part, result in results.items():
@@ -262,10 +262,10 @@ def info() -> None:
 
     from emcaps.config import IMPLEMENTATIONS
     from emcaps.data.prepared import data_folder, prepared_path
+    from emcaps.provenance import environment
     from emcaps.report.tables import pairs_table
     from emcaps.routing.dispatch import unavailable
     from emcaps.train.device import pick_device
-    from emcaps.train.run_folder import environment
 
     values: dict[str, object] = environment(pick_device())
     values.pop("started")
@@ -315,7 +315,7 @@ def bench(
     types: Annotated[
         list[int] | None, typer.Option(help="Types of both convolutional capsule layers; may be repeated.")
     ] = None,
-    whats: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(WHATS)}; may be repeated.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(TASKS)}; may be repeated.")] = None,
     impls: Annotated[
         list[str] | None,
         typer.Option(
@@ -356,7 +356,7 @@ def bench(
         from emcaps.train.device import pick_device
 
         suite = "quick" if pick_device(device).type == "cpu" else "headline"
-    cases = choose_cases(suite, chosen, whats or ())
+    cases = choose_cases(suite, chosen, tasks or ())
 
     from emcaps.bench.run import run_bench
 
