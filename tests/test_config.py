@@ -1,4 +1,7 @@
 import dataclasses
+import json
+import typing
+from pathlib import Path
 
 import pytest
 
@@ -47,14 +50,15 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.variance_floor": float("inf")}, "network.variance_floor must be zero or more, and finite"),
         ({"network.competition": "type"}, "unknown competition 'type': did you mean 'types'"),
         ({"data.view": "sterio"}, "unknown view 'sterio': did you mean 'stereo'"),
-        ({"data.fold": 5}, "data.fold must be 0 to 4"),
-        ({"data.crop": 50}, "data.crop must be 8 to 48"),
+        ({"data.fold": -1}, "data.fold must be zero or more, not -1"),
+        ({"data.crop": 7}, "data.crop must be at least 8, not 7"),
         ({"data.splice": 1.5}, "data.splice must be a share, 0 to 1, not 1.5"),
         ({"data.contrast_low": 2.0}, "contrast_low and data.contrast_high must be positive, finite and in this order"),
-        ({"network.classes": 7}, "network.classes must be 5"),
-        ({"data.crop": 12}, "data.crop must be at least 13 for a capsule network"),
+        ({"network.classes": 1}, "network.classes must be at least 2, not 1"),
         ({"network.weight_noise": -1}, "network.weight_noise must be zero or more"),
+        ({"network.class_scale": 1.0}, "network.class_scale needs network.pose_scale"),
         ({"train.graph": "yes"}, "unknown graph 'yes'"),
+        ({"train.graph": True}, "unknown graph True"),
         ({"train.autocast": "bfloat"}, "unknown autocast 'bfloat': did you mean 'bfloat16'"),
         ({"network.kind": "cnn"}, "train.loss must be 'cross_entropy', not 'spread'"),
     ],
@@ -65,7 +69,7 @@ def test_override_with_a_bad_value_names_value_and_rule(change, message):
 
 
 def test_from_json_rejects_settings_it_does_not_know():
-    with pytest.raises(ValueError, match="unknown setting in 'network' 'iteration': did you mean 'iterations'"):
+    with pytest.raises(ValueError, match=r"unknown setting 'network.iteration': did you mean 'network.iterations'"):
         RunConfig.from_json('{"network": {"iteration": 3}}')
 
 
@@ -73,3 +77,49 @@ def test_from_json_rejects_settings_it_does_not_know():
 def test_configs_are_frozen(section):
     with pytest.raises(dataclasses.FrozenInstanceError):
         section().kind = "other"
+
+
+CHOICES = [
+    (section, name, wanted)
+    for section in (NetworkConfig, DataConfig, TrainConfig)
+    for name, wanted in typing.get_type_hints(section).items()
+    if typing.get_origin(wanted) is typing.Literal
+]
+
+
+@pytest.mark.parametrize(("section", "name", "wanted"), CHOICES)
+def test_every_setting_with_choices_takes_these_and_no_other(section, name, wanted):
+    for value in typing.get_args(wanted):
+        assert getattr(section(**{name: value}), name) == value
+    with pytest.raises(ValueError, match=f"unknown {name} 'nonsense'.*allowed: "):
+        section(**{name: "nonsense"})
+
+
+def test_every_setting_is_a_number_or_a_choice():
+    for section in (NetworkConfig, DataConfig, TrainConfig):
+        for name, wanted in typing.get_type_hints(section).items():
+            assert wanted in (int, float) or typing.get_origin(wanted) is typing.Literal, name
+
+
+def test_old_names_are_read_and_new_ones_written():
+    new = preset("tiny").override({"train.margin_schedule": "linear", "train.learning_rate_schedule": "cosine"})
+    assert preset("tiny").override({"train.margin": "linear", "train.decay": "cosine"}) == new
+    written = json.loads(new.to_json())
+    assert not {"margin", "decay"} & written["train"].keys()
+    written["train"]["margin"] = written["train"].pop("margin_schedule")
+    written["train"]["decay"] = written["train"].pop("learning_rate_schedule")
+    assert RunConfig.from_dict(written) == new
+    with pytest.raises(ValueError, match=r"train\.margin is an old name of train\.margin_schedule, and both are given"):
+        new.override({"train.margin": "linear", "train.margin_schedule": "linear"})
+    with pytest.raises(ValueError, match="unknown margin_schedule 'liner': did you mean 'linear'"):
+        new.override({"train.margin": "liner"})
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parent.parent / "results").rglob("config.json"))[::20])
+def test_recorded_runs_are_read(path):
+    """Whatever their settings were called then; every twentieth will do."""
+    recorded = json.loads(path.read_text())["train"]
+    train = RunConfig.from_json(path.read_text()).train
+    assert train.margin_schedule == recorded.get("margin", "sigmoid")
+    assert train.learning_rate_schedule == recorded.get("decay", "exponential")
+    assert (train.steps, train.seed) == (recorded["steps"], recorded["seed"])

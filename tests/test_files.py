@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.files import append_line, atomic_write, check_writable
+from emcaps.files import append_line, atomic_write, check_writable, read_json, write_json, write_text
 
 
 def test_atomic_write_replaces_the_whole_file(tmp_path):
@@ -67,3 +67,17 @@ def test_atomic_write_explains_a_full_disk_and_keeps_the_old_file(tmp_path):
         raise OSError(28, "No space left on device")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["weights"]
+
+
+def test_json_comes_back_as_it_was_written(tmp_path):
+    write_json(tmp_path / "new" / "file.json", {"ä": [1, 0.5, None]})
+    assert read_json(tmp_path / "new" / "file.json") == {"ä": [1, 0.5, None]}
+    write_text(tmp_path / "file.txt", "ä\n")
+    assert (tmp_path / "file.txt").read_bytes() == "ä\n".encode()
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff\xfe", b""])
+def test_read_json_names_a_damaged_file(tmp_path, content):
+    (tmp_path / "file.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file\.json is damaged \(.*\): restore it from another copy"):
+        read_json(tmp_path / "file.json")

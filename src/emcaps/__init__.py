@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from emcaps.version import __version__
+
 if TYPE_CHECKING:
     from emcaps.routing import (
         RoutingOutput,
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
         spatial_routing_map,
     )
     from emcaps.weights import crops_for, load
-
-__version__ = "0.1.0"
 
 __all__ = [
     "RoutingOutput",

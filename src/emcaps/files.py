@@ -1,16 +1,19 @@
-"""Writing files so that a reader never meets half of one, whatever stops the writer."""
+"""Reading and writing files: a reader never finds half of one, whatever stops the writer."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
+"""Error numbers of the system for a full disk, and for a place where nothing can be written."""
 
 
 @contextmanager
@@ -20,13 +23,13 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     The old file, if there is one, stays whole until the new one is complete and on disk.
     """
     path = Path(path)
-    with explaining_the_disk(path):
+    with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
-        with explaining_the_disk(path):
+        with explain_disk_errors(path):
             yield temporary
             _flush_to_disk(temporary)
             os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
@@ -50,16 +53,37 @@ def _umask() -> int:
     return mask
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Replace the file at `path` by this text, as a whole."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Replace the file at `path` by this value as indented JSON."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object in `path`; a ValueError names the file if it holds anything else."""
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except ValueError as error:  # not JSON, or not even text
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged (it holds no settings): restore it from another copy")
+    return value
+
+
 def append_line(path: str | Path, line: str) -> None:
-    """Append one line and hand it to the system at once, so that a killed process loses none."""
-    with explaining_the_disk(Path(path)), open(path, "a", encoding="utf-8") as file:
+    """Append one line and close the file, so that a process that is killed later loses none."""
+    with explain_disk_errors(Path(path)), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 @contextmanager
-def explaining_the_disk(path: Path) -> Iterator[None]:
-    """Turn the system's words for a full disk, and for a place that cannot be written to, into a line that names the
-    file and the remedy."""
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn the system's error about a full disk or an unwritable place into one that names the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -73,7 +97,7 @@ def explaining_the_disk(path: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Fail before the work, not after it: make the folder if need be, and see that a file can be written there."""
-    with explaining_the_disk(folder):
+    """Make the folder if need be, and raise OSError now rather than after long work if no file can be written there."""
+    with explain_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

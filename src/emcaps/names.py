@@ -1,4 +1,4 @@
-"""Messages for names that do not exist: say what was given, what is allowed, and the nearest allowed name."""
+"""Messages about unknown names: they say what was given, what is allowed, and the nearest allowed name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:
-    """The first few, as "a, b, c and 7 more"."""
+    """The first few names in words, such as "a, b, c and 7 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -6,7 +6,7 @@ from emcaps.bench.ceilings import Ceilings
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.rows import OK, Conditions, make_row
 from emcaps.bench.timing import Timing
-from emcaps.train.run_folder import environment
+from emcaps.provenance import environment
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 import pytest
 
-from emcaps.bench.cases import BACKWARD, STEP, SUITES, SWEEPS, WHATS, Case, choose_cases, grid, suite
+from emcaps.bench.cases import BACKWARD, STEP, SUITES, SWEEPS, TASKS, Case, choose_cases, grid, suite
 
 
-def test_headline_is_every_what_of_three_networks():
+def test_headline_is_every_task_of_three_networks():
     cases = suite("headline")
     assert {(case.network, case.iterations) for case in cases} == {("small", 2), ("small", 3), ("full", 3)}
-    assert {case.what for case in cases} == set(WHATS)
+    assert {case.what for case in cases} == set(TASKS)
     assert {(case.batch, case.size) for case in cases} == {(64, 32)}
     assert len(cases) == 9
 
@@ -31,7 +31,7 @@ def test_all_is_every_suite_but_the_quick_one_without_doubles():
 
 
 def test_grid_is_every_combination_and_scales_the_types():
-    cases = grid(("small", "full"), batches=(1, 2), types=(8, 64), whats=("forward",))
+    cases = grid(("small", "full"), batches=(1, 2), types=(8, 64), tasks=("forward",))
     assert len(cases) == 8
     config = cases[1].config("triton")
     assert (config.primary_types, config.conv1_types, config.conv2_types) == (8, 8, 8)
@@ -50,7 +50,7 @@ def test_case_in_words():
         ("headlin", {}, "unknown suite 'headlin': did you mean 'headline'?"),
         ("batch", {"sizes": [32]}, "--suite batch is a list of cases: leave out the options that make a grid"),
         (None, {"networks": ["cnn"]}, "unknown network 'cnn'"),
-        (None, {"sizes": [12]}, "--size must be at least 13, not 12"),
+        (None, {"sizes": [0]}, "--size must be at least 1, not 0"),
         (None, {"types": [0]}, "--types must be at least 1, not 0"),
         (None, {"batches": [0]}, "--batch must be at least 1, not 0"),
     ],

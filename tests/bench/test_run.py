@@ -182,8 +182,9 @@ def test_a_table_of_another_kind_is_refused_before_anything_is_timed(bench, tmp_
     ("arguments", "message"),
     [
         (["--suite", "quik"], "emcaps: unknown suite 'quik': did you mean 'quick'?"),
-        (["--what", "forwards", "--batch", "1"], "emcaps: unknown what 'forwards': did you mean 'forward'?"),
+        (["--what", "forwards", "--batch", "1"], "emcaps: unknown --what 'forwards': did you mean 'forward'?"),
         (["--seconds", "0", "--batch", "1"], "emcaps: --seconds must be above 0, not 0.0"),
+        (["--size", "12"], "emcaps: --size must be at least 13 for a capsule network"),
         (["--plot", "missing.csv"], "emcaps: No such file or directory: missing.csv"),
     ],
 )

@@ -61,3 +61,12 @@ def test_evaluating_images_that_may_have_been_trained_on_says_so(emcaps, data, t
     found = json.loads(file.read_text())
     file.write_text(json.dumps(found | {"data": {"train": "other", "test": "other"}}))
     assert "note: these are not the images that run [one] was" in emcaps("eval", "run [one]")[2]
+
+
+def test_eval_needs_the_test_file_alone(emcaps, data):
+    emcaps("train", "tiny", "--steps", 1, "--run", "r", *TINY)
+    expected = emcaps("eval", "r")
+    (data / "toys48-train.npz").unlink()
+    assert expected[0] == 0
+    assert emcaps("eval", "r") == expected
+    assert "toys48-train.npz is not there" in emcaps("eval", "r", "--split", "validation")[2]

@@ -172,3 +172,20 @@ def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
     options = ("--device", "cpu", "--tensorboard")
     status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "s", *TINY, *options)
     assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("network.classes=7", "emcaps: network.classes must be 5"),
+        ("data.crop=12", "emcaps: data.crop must be at least 13"),
+        ("data.crop=49", "emcaps: data.crop must be at most 48"),
+        ("data.fold=5", "emcaps: split 'standard' with data.fold 5 needs at least 6 training instances"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data_end_in_one_clear_line(emcaps, data, tmp_path, setting, message):
+    status, _, err = emcaps("train", "tiny", "--set", setting)
+    assert status == 1
+    assert err.startswith(message)
+    assert len(err.strip().splitlines()) == 1
+    assert os.listdir(tmp_path / "runs") == []

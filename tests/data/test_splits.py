@@ -8,7 +8,7 @@ import pytest
 
 from emcaps.config import DataConfig
 from emcaps.data.prepared import Examples, prepared_path, save_prepared
-from emcaps.data.splits import Split, load_split, make_split
+from emcaps.data.splits import Split, load_split, load_tested, make_split
 
 MakeExamples = Callable[..., Examples]
 AZIMUTHS = range(0, 36, 2)
@@ -95,6 +95,12 @@ def test_make_split_validation_ignores_the_test_part(make_examples: MakeExamples
             r"fold 2 needs at least 3 training instances of each category, and car has 2: choose a smaller fold",
         ),
         (
+            DataConfig(split="standard", fold=5),
+            {"category": [1, 1], "instance": [0, 1]},
+            {},
+            r"fold 5 needs at least 6 training instances of each category, and human has 2: choose a smaller fold",
+        ),
+        (
             DataConfig(split="validation", fold=0),
             {"category": [0, 0], "instance": [7, 7]},
             {},
@@ -146,3 +152,27 @@ def test_load_split_without_data_names_the_command(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("EMCAPS_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"smallnorb48-train\.npz is not there: .*`emcaps data get`"):
         load_split(DataConfig(dataset="smallnorb"))
+
+
+@pytest.mark.parametrize("name", ["standard", "azimuth", "elevation", "validation"])
+def test_load_tested_is_what_the_split_tests_and_reads_one_part_alone(
+    tmp_path: Path, make_examples: MakeExamples, name: str
+) -> None:
+    train = make_examples(50, category=[0] * 50, instance=[4, 6] * 25)
+    parts = {"train": train, "test": make_examples(50, seed=1)}
+    config = DataConfig(split=name)
+    expected = make_split(parts["train"], parts["test"], config)
+    needed = "train" if name == "validation" else "test"
+    save_prepared({prepared_path("toys", needed, tmp_path): parts[needed]})
+    found = load_tested(config, tmp_path)
+    novel = name in ("azimuth", "elevation")
+    assert list(found) == list(expected.tested) == (["test", "familiar"] if novel else ["test"])
+    for part, examples in found.items():
+        assert same(examples, getattr(expected, part)), part
+        assert same(examples, expected.tested[part]), part
+
+
+def test_load_tested_refuses_what_leaves_nothing(tmp_path: Path, make_examples: MakeExamples) -> None:
+    save_prepared({prepared_path("toys", "test", tmp_path): make_examples(2, azimuth=[6, 8])})
+    with pytest.raises(ValueError, match=r"'azimuth' leaves no familiar examples"):
+        load_tested(DataConfig(split="azimuth"), tmp_path)

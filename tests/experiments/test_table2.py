@@ -76,8 +76,12 @@ def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
 def test_the_cnn_sees_the_images_of_the_best_capsules_for_as_long():
     cnn, capsules = ROWS["best-cnn-stereo"], ROWS["best-stereo-it2"]
     assert cnn.data == capsules.data
-    assert (cnn.train.steps, cnn.train.mixup, cnn.train.decay) == (36_000, 0.5, "cosine")
-    assert (capsules.train.steps, capsules.train.mixup, capsules.train.decay) == (36_000, 0.5, "cosine")
+    assert (cnn.train.steps, cnn.train.mixup, cnn.train.learning_rate_schedule) == (36_000, 0.5, "cosine")
+    assert (capsules.train.steps, capsules.train.mixup, capsules.train.learning_rate_schedule) == (
+        36_000,
+        0.5,
+        "cosine",
+    )
 
 
 def test_every_published_row_names_rows_that_exist():

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from emcaps.config import preset
-from emcaps.data.augment import to_tensors
-from emcaps.data.splice import find_counterparts
+from emcaps.data.combine import find_counterparts
+from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.train import graph, make_optimiser, make_step, train
-from emcaps.train.graph import GraphedStep, left_as_it_was, wants_graph
+from emcaps.train.graph import GraphedStep, undo_changes, wants_graph
 from emcaps.train.step import TrainingStep, make_sums
 from patterns import pattern_examples
 from train.runs import assert_same_run
@@ -91,11 +91,11 @@ def test_make_step_on_a_cpu_makes_the_plain_step_and_sums_of_its_own(config):
     assert float(step.sums["steps"]) == 1
 
 
-def test_left_as_it_was_undoes_steps_in_place(config):
+def test_undo_changes_undoes_steps_in_place(config):
     """Before the first step, when Adam has no moments yet, and later; and when a step fails."""
     step, untouched = TrainingStep(*parts(config, "cpu")), TrainingStep(*parts(config, "cpu"))
     for number in range(3):
-        with left_as_it_was(step.state):
+        with undo_changes(step.state):
             for other in (50, 60):
                 step(other)
         places = [tensor.data_ptr() for tensor in step.state()]
@@ -108,7 +108,7 @@ def test_left_as_it_was_undoes_steps_in_place(config):
         step(70)
         raise RuntimeError("broken")
 
-    with pytest.raises(RuntimeError, match="broken"), left_as_it_was(step.state):
+    with pytest.raises(RuntimeError, match="broken"), undo_changes(step.state):
         fail()
     assert_same(step.state(), untouched.state())
 

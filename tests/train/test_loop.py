@@ -131,7 +131,7 @@ def test_a_run_that_has_lost_its_checkpoint_is_not_started_over(whole_run, confi
     for name in {"checkpoint.safetensors", "evaluation.json", "weights.safetensors", "metrics.jsonl"} - {found}:
         (whole_run / name).unlink()
     before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
-    with pytest.raises(ValueError, match=r"no checkpoint\.safetensors to go on from, and to start over would lose"):
+    with pytest.raises(ValueError, match=r"no checkpoint\.safetensors to resume from, and to start over would lose"):
         train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
     assert {path.name: path.read_bytes() for path in whole_run.iterdir()} == before
 
@@ -374,7 +374,7 @@ def test_evaluations_while_training(tmp_path, config, data_folder):
 
 
 def test_tensorboard_on_request(tmp_path, config, data_folder):
-    """The killed part of a run is hidden when the run is gone on with, so that no step shows twice."""
+    """The killed part of a run is hidden when the run is resumed, so that no step shows twice."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def kill(progress):
@@ -398,7 +398,7 @@ def test_a_refused_run_leaves_the_logs_of_the_one_that_is_there(tmp_path, config
 
 
 def test_a_run_whose_weights_could_not_be_written_is_not_complete(tmp_path, config, data_folder, monkeypatch):
-    """Or nobody would go on with it, and its weights would never come."""
+    """Otherwise nobody would resume it, and its weights would never be written."""
     with monkeypatch.context() as full:
         full.setattr(checkpoint, "save_weights", fail_for_want_of_space)
         with pytest.raises(OSError, match="full"):
@@ -414,9 +414,9 @@ def fail_for_want_of_space(*_):
 
 
 RECIPE = {
-    "train.decay": "cosine",
+    "train.learning_rate_schedule": "cosine",
     "train.warmup_steps": 3,
-    "train.margin": "linear",
+    "train.margin_schedule": "linear",
     "train.margin_steps": 6,
     "train.beta_rate": 10.0,
     "train.mixup": 0.5,
@@ -445,7 +445,7 @@ def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(
 
 
 def test_a_cosine_learning_rate_keeps_its_number_of_steps(tmp_path, config, data_folder):
-    config = config.override({"train.decay": "cosine"})
+    config = config.override({"train.learning_rate_schedule": "cosine"})
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     with pytest.raises(ValueError, match="not with a cosine learning rate"):
         train(

@@ -1,11 +1,19 @@
 import json
-import subprocess
 
 import pytest
 import torch
 
-from emcaps.train import run_folder
-from emcaps.train.run_folder import append_metrics, continue_run, read_config, read_evaluation, read_metrics, start_run
+from emcaps.data.prepared import fingerprint
+from emcaps.train.run_folder import (
+    append_metrics,
+    continue_run,
+    is_data_of,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    start_run,
+)
+from patterns import pattern_examples
 
 CPU = torch.device("cpu")
 DATA = {"train": "0123", "test": "4567"}
@@ -100,24 +108,16 @@ def test_a_config_with_a_setting_that_is_not_known_is_named(tmp_path, config):
     settings = json.loads(config.to_json())
     settings["train"]["speed"] = 3
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"config\.json: unknown setting .*'speed'.* version of emcaps that wrote"):
+    with pytest.raises(ValueError, match=r"config\.json: unknown setting 'train\.speed'.* version of emcaps that"):
         read_config(tmp_path)
 
 
-def test_a_git_that_does_not_answer_is_no_reason_to_stop(monkeypatch):
-    def wait(*arguments):
-        raise subprocess.TimeoutExpired(arguments, 10)
-
-    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
-    monkeypatch.setattr(run_folder, "_git", wait)
-    assert run_folder.commit() is None
-
-
-def test_commit_where_the_file_belongs_to_no_checkout(monkeypatch, tmp_path):
-    """Installed below somebody else's checkout: theirs is not our commit."""
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "run_folder.py"))
-    monkeypatch.delenv("EMCAPS_COMMIT", raising=False)
-    assert run_folder.commit() is None
-    monkeypatch.setenv("EMCAPS_COMMIT", "abc")
-    assert run_folder.commit() == "abc"
+def test_is_data_of_compares_the_parts_that_are_there(tmp_path, config):
+    train, test, other = (pattern_examples((4, 6), views=1, seed=seed) for seed in range(3))
+    assert is_data_of(tmp_path, {"test": test}), "a run that wrote nothing down"
+    start_run(tmp_path, config, CPU, {"train": fingerprint(train), "test": fingerprint(test)})
+    assert is_data_of(tmp_path, {"test": test})
+    assert is_data_of(tmp_path, {"train": train, "test": test})
+    assert is_data_of(tmp_path, {"test": test, "familiar": other}), "of which no record is kept"
+    assert not is_data_of(tmp_path, {"test": other})
+    assert not is_data_of(tmp_path, {"train": other, "test": test})

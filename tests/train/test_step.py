@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from emcaps.config import preset
-from emcaps.data.augment import to_tensors
-from emcaps.data.splice import Counterparts, find_counterparts
+from emcaps.data.combine import Counterparts, find_counterparts
+from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums, mix, start_betas
+from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -122,21 +122,17 @@ def test_betas_learn_as_many_times_faster_as_the_config_says(config):
 
 def test_the_configured_schedules_are_the_ones_that_run(config):
     config = config.override(
-        {"train.decay": "cosine", "train.warmup_steps": 4, "train.margin": "linear", "train.margin_steps": 10}
+        {
+            "train.learning_rate_schedule": "cosine",
+            "train.warmup_steps": 4,
+            "train.margin_schedule": "linear",
+            "train.margin_steps": 10,
+        }
     )
     step = make(config)
     step.prepare(1)
     assert step.optimiser.param_groups[0]["lr"] == cosine_rate(1, 3e-3, config.train.steps) * 0.5
     assert step.margin == linear_margin(1, 10)
-
-
-def test_mix_takes_from_the_neighbour_what_the_share_says():
-    crops = torch.randn(64, 1, 3, 3)
-    mixed, share = mix(crops, 0.5, torch.Generator().manual_seed(0))
-    assert 0.5 <= float(share.min()) < 0.6 < 0.99 < float(share.max()) <= 1
-    for number in range(64):
-        own, other = float(share[number]), crops[number - 1]
-        torch.testing.assert_close(mixed[number], own * crops[number] + (1 - own) * other)
 
 
 @pytest.mark.parametrize("loss", ["spread", "margin", "cross_entropy"])
@@ -153,15 +149,3 @@ def test_a_mixed_loss_is_the_weighted_loss_of_both_labels(config, loss):
     expected = sum(share[n] * alone(n, labels[n]) + (1 - share[n]) * alone(n, labels[n - 1]) for n in range(6)) / 6
     got = loss_of(output, labels, config, 0.5, share) + loss_of(output, labels.roll(1), config, 0.5, 1 - share)
     torch.testing.assert_close(got, expected)
-
-
-def test_half_active_betas_are_set_before_the_first_step(config):
-    config = config.override({"network.betas": "half_active"})
-    step = make(config)
-    assert not step.network.conv_caps1.beta_u.any()
-    start_betas(step.network, step.images, config)
-    again = make(config)
-    start_betas(again.network, again.images, config)
-    for layer, other in zip(step.network.routed, again.network.routed, strict=True):
-        assert layer.beta_u.any()
-        assert torch.equal(layer.beta_u, other.beta_u), "the same seed starts with the same betas"

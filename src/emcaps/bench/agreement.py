@@ -3,9 +3,9 @@
 Class poses, class activations and the gradients of all parameters are compared with a float64 reference network of the
 same weights. An implementation may be off by twice what the float32 reference is off by, plus a tiny floor.
 
-Routing amplifies rounding, by a factor that depends on the numbers: one float32 run may come out ten times nearer to
-the truth than another that is just as good. So the reference runs several times, with inputs and weights that differ in
-their last bit, on several draws, and its worst run is what the implementation's worst run is held against.
+Routing amplifies rounding, by a factor that depends on the numbers: of two equally good float32 runs, one may be ten
+times nearer to the truth. So weights and images are drawn several times, and on each draw the reference runs several
+times, on inputs and weights that differ in their last bit. The worst runs of both are compared.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from emcaps.bench.work import MARGIN, random_inputs
 from emcaps.nn import MatrixCapsNet, spread_loss
 
 LARGEST_BATCH = 33
-"""Kernels treat whole warps of images and what is left over differently: this has one of each."""
+"""Kernels treat a whole warp of 32 images and a remainder differently: this batch has both."""
 VOTES_AT_ONCE = 2**25
-"""Elements of votes that a reference computes at once: it keeps them in memory many times over, in float64."""
+"""How many elements of votes the reference computes at once: it keeps several copies of them, in float64."""
 DRAWS, NUDGES = 3, 3
-"""Fresh weights and images; and runs of the reference for each with these moved by a rounding."""
+"""How many times weights and images are drawn, and how often the reference runs on each draw after a nudge."""
 FLOOR = 1e-6
 ROUNDED_LIMIT = 0.3
 NOISE = 0.1
@@ -42,12 +42,12 @@ class Check(NamedTuple):
     case: Case
     implementation: str
     tensors: int
-    """How many were compared; the rest is about the one that is nearest to its limit, or furthest beyond it."""
+    """How many tensors were compared. The fields below are about the one nearest to its limit, or furthest beyond."""
     worst: str
     error: float
     reference_error: float
     rounded: bool = False
-    """Poses and matrices were rounded to bfloat16, so the error is of another order, and only a gross one a failure."""
+    """Poses and matrices were rounded to bfloat16, so errors are far larger, and only a gross one is a failure."""
 
     @property
     def limit(self) -> float:
@@ -63,7 +63,7 @@ class Check(NamedTuple):
 
 
 def checked_cases(cases: Iterable[Case]) -> list[Case]:
-    """What there is to check in the cases: one check covers all that is timed of a network, with a small batch."""
+    """The cases to check: one small batch of each network covers everything that is timed of it."""
     small = (dataclasses.replace(case, batch=min(case.batch, LARGEST_BATCH), what=BACKWARD) for case in cases)
     return list(dict.fromkeys(small))
 
@@ -96,7 +96,7 @@ def check(case: Case, implementations: Sequence[Implementation], device: torch.d
 
 
 def results(network: MatrixCapsNet, images: Tensor, labels: Tensor, at_once: int) -> dict[str, Tensor]:
-    """Outputs, and the gradients of a loss that all of them have a part in; `at_once` images at a time."""
+    """The outputs, and the gradients of a loss that depends on all of them, computed `at_once` images at a time."""
     names, parameters = zip(*network.named_parameters(), strict=True)
     outputs, gradients = [], [torch.zeros_like(parameter) for parameter in parameters]
     for part, target in zip(images.split(at_once), labels.split(at_once), strict=True):
@@ -122,7 +122,7 @@ def relative_error(got: Tensor, want: Tensor) -> float:
 def _draw(
     case: Case, implementations: Sequence[Implementation], device: torch.device, seed: int
 ) -> tuple[dict[str, Tensor], list[tuple[str, dict[str, Tensor]]]]:
-    """What is right, and what each run of the float32 reference and each implementation makes of it."""
+    """The exact results, and those of each run of the float32 reference and of each implementation."""
     reference = _random_network(case, seed).to(device)
     images, labels = random_inputs(case.batch, case.size, reference.config.classes, device, seed)
     at_once = max(1, VOTES_AT_ONCE // (POSE * routed_edges(reference.config, case.size)))
@@ -144,7 +144,7 @@ def _draw(
 
 
 def _captured_results(network: MatrixCapsNet, images: Tensor, labels: Tensor, at_once: int) -> dict[str, Tensor]:
-    """As a graph, captured while other images were there: a replay has to compute everything from the new ones."""
+    """The results of a CUDA graph that was captured on other images: its replay must compute everything anew."""
     buffer = images.flip(-1) + 1
     captured = capture(lambda: results(network, buffer, labels, at_once), images.device)
     buffer.copy_(images)

@@ -1,4 +1,4 @@
-"""Work as a CUDA graph: recorded once, then replayed without the host's help."""
+"""Work captured as a CUDA graph: recorded once, then replayed without launching each kernel from the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Captured(NamedTuple, Generic[Result]):
 
 
 def capture(work: Callable[[], Result], device: torch.device) -> Captured[Result]:
-    """Record `work` after warming it up on a side stream, as torch asks for. It must use the same tensors each time."""
+    """Record `work` after warming it up on a side stream, as torch requires. It must always use the same tensors."""
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

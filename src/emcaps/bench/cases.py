@@ -1,4 +1,4 @@
-"""What is timed: cases, and the named suites of them. No torch, so that --help is instant."""
+"""What is timed: cases, and named suites of them. Torch is not imported, so --help is instant."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emcaps.config import PRESETS, NetworkConfig, preset
+from emcaps.config import PRESETS, NetworkConfig, RoutingImplementation, View, preset
 from emcaps.names import check_name
 
-FORWARD, BACKWARD, STEP = WHATS = ("forward", "forward+backward", "training step")
+FORWARD, BACKWARD, STEP = TASKS = ("forward", "forward+backward", "training step")
+"""What can be timed of a network, as --what names it."""
 IMPLEMENTATIONS = ("fused", "reference", "compiled", "bf16", "plain")
 USUAL = IMPLEMENTATIONS[:3]
-"""What is timed unless implementations are named."""
+"""The implementations that are timed unless others are named."""
 NETWORKS = tuple(name for name, config in PRESETS.items() if config.network.kind == "capsules")
 SUITES = ("headline", "batch", "iterations", "size", "types", "all", "quick")
-VIEW, CHANNELS = "stereo", 2
+VIEW: View = "stereo"
+CHANNELS = 2
 
 HEADLINE = (("small", 2), ("small", 3), ("full", 3))
 SWEPT = (("small", 2), ("full", 3))
-"""Networks and iterations that the other suites go out from, one axis at a time."""
+"""The networks and iterations that the other suites start from; they vary one axis each."""
 SWEEPS: dict[str, tuple[int, ...]] = {
     "batch": (1, 4, 16, 64, 256, 1024, 4096),
     "iterations": (1, 2, 3, 4, 5),
@@ -32,25 +34,26 @@ SWEEPS: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One network on one kind of batch, and what it does there. Each is timed with every implementation."""
+    """One network, one size of batch and one task; it is timed with every implementation."""
 
     network: str
     types: int
-    """Of both convolutional capsule layers; the preset's own unless the cost of types is asked for."""
+    """Capsule types of both convolutional capsule layers; the preset's own unless other numbers are asked for."""
     size: int
     """Side of the square images that the network reads."""
     batch: int
     iterations: int
     what: str
+    """One of TASKS."""
 
     def __post_init__(self) -> None:
         check_name("network", self.network, NETWORKS)
-        check_name("what", self.what, WHATS)
-        for name, least in (("types", 1), ("size", 13), ("batch", 1), ("iterations", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"--{name} must be at least {least}, not {getattr(self, name)}")
+        check_name("--what", self.what, TASKS)
+        for name in ("types", "size", "batch", "iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, not {getattr(self, name)}")
 
-    def config(self, routing: str = "reference") -> NetworkConfig:
+    def config(self, routing: RoutingImplementation = "reference") -> NetworkConfig:
         """The network, with `routing` as the implementation of its routing."""
         return dataclasses.replace(
             preset(self.network).network,
@@ -73,13 +76,13 @@ def preset_types(network: str) -> int:
     return preset(network).network.conv1_types
 
 
-def choose_cases(name: str | None, axes: Mapping[str, Sequence[Any]], whats: Sequence[str]) -> list[Case]:
+def choose_cases(name: str | None, axes: Mapping[str, Sequence[Any]], tasks: Sequence[str]) -> list[Case]:
     """The suite of that name or, without one, the grid of the axes' values."""
     if name is None:
-        return grid(**axes, whats=whats)
+        return grid(**axes, tasks=tasks)
     if axes:
         raise ValueError(f"--suite {name} is a list of cases: leave out the options that make a grid, or the suite")
-    return suite(name, whats)
+    return suite(name, tasks)
 
 
 def grid(
@@ -88,9 +91,9 @@ def grid(
     iterations: Sequence[int] = (),
     sizes: Sequence[int] = (),
     types: Sequence[int] = (),
-    whats: Sequence[str] = (),
+    tasks: Sequence[str] = (),
 ) -> list[Case]:
-    """Every combination; an axis without values has the usual one, and without `whats` everything is timed."""
+    """Every combination of the values; an axis without any has its usual value, and without `tasks` all are timed."""
     return [
         Case(network, preset_types(network) if number is None else number, size, batch, rounds, what)
         for network, number, size, batch, rounds, what in itertools.product(
@@ -99,26 +102,26 @@ def grid(
             sizes or (32,),
             batches or (64,),
             iterations or (2,),
-            whats or WHATS,
+            tasks or TASKS,
         )
     ]
 
 
-def suite(name: str, whats: Sequence[str] = ()) -> list[Case]:
-    """The cases of a named suite. Sweeps time forward+backward unless `whats` says otherwise, the others everything."""
+def suite(name: str, tasks: Sequence[str] = ()) -> list[Case]:
+    """The cases of a named suite. Without `tasks`, sweeps time forward+backward, and the other suites all tasks."""
     check_name("suite", name, SUITES)
     if name == "all":
-        return _unique(case for part in ("headline", *SWEEPS) for case in suite(part, whats))
+        return _unique(case for part in ("headline", *SWEEPS) for case in suite(part, tasks))
     if name == "quick":
-        return grid(("tiny",), (1, 8), whats=whats)
+        return grid(("tiny",), (1, 8), tasks=tasks)
     if name == "headline":
-        return [case for network, rounds in HEADLINE for case in grid((network,), iterations=(rounds,), whats=whats)]
+        return [case for network, rounds in HEADLINE for case in grid((network,), iterations=(rounds,), tasks=tasks)]
     axis = {"batch": "batches", "iterations": "iterations", "size": "sizes", "types": "types"}[name]
-    whats = whats or (BACKWARD,)
+    tasks = tasks or (BACKWARD,)
     return [
         case
         for network, rounds in SWEPT
-        for case in grid((network,), whats=whats, **{"iterations": (rounds,)} | {axis: SWEEPS[name]})
+        for case in grid((network,), tasks=tasks, **{"iterations": (rounds,)} | {axis: SWEEPS[name]})
     ]
 
 

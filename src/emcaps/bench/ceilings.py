@@ -1,4 +1,4 @@
-"""What the machine gives at most, measured in the same run as the rows: float32 arithmetic and memory bandwidth."""
+"""The machine's limits, measured in the same run as the rows: float32 arithmetic and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from emcaps.bench.timing import Work, measure
 
 MATMUL = 1024
 COPIED = {"cuda": 2**30, "cpu": 2**26}
-"""Bytes of the copy: far more than a cache holds."""
+"""How many bytes are copied: far more than a cache holds."""
 
 
 class Ceilings(NamedTuple):
@@ -27,15 +27,15 @@ def measure_ceilings(device: torch.device, seconds: float = 0.2) -> Ceilings:
     tflops = None
     if arithmetic is not None:
         work, flops = arithmetic
-        tflops = flops / measure(_already(work), device, seconds).median_ms / 1e9
+        tflops = flops / measure(_builder_of(work), device, seconds).median_ms / 1e9
     source = torch.randint(256, (COPIED[device.type],), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copying = measure(_already(lambda: target.copy_(source)), device, seconds).median_ms
+    copying = measure(_builder_of(lambda: target.copy_(source)), device, seconds).median_ms
     return Ceilings(tflops, 2 * COPIED[device.type] / copying / 1e6)
 
 
 def interpreted() -> bool:
-    """Whether Triton's kernels run in its interpreter, which is there for tests."""
+    """Whether Triton's kernels run in its interpreter, which is meant for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -55,5 +55,5 @@ def _matmul(device: torch.device) -> tuple[Work, int]:
     return lambda: left @ right, 2 * MATMUL**3
 
 
-def _already(work: Work) -> Callable[[], Work]:
+def _builder_of(work: Work) -> Callable[[], Work]:
     return lambda: work

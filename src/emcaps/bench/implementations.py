@@ -1,4 +1,4 @@
-"""The implementations that are timed side by side, and why some cannot be here."""
+"""The implementations that are timed side by side, and why some cannot run here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from emcaps.bench.cases import IMPLEMENTATIONS, USUAL
 from emcaps.bench.ceilings import interpreted
+from emcaps.config import RoutingImplementation
 from emcaps.names import check_name
 from emcaps.routing.dispatch import unavailable
 
@@ -16,27 +17,27 @@ FUSED, REFERENCE, COMPILED, BFLOAT16, PLAIN = IMPLEMENTATIONS
 FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"
 FUSED_ONE_THREAD = f"{FUSED}, 1 core"
 NAMES = (PLAIN, REFERENCE, COMPILED, FUSED_ONE_THREAD, FUSED, FUSED_GRAPH, BFLOAT16_GRAPH)
-"""All that may stand in a row, the definition first."""
+"""Every name that a row may have, those of the definition first."""
 
 
 class Implementation(NamedTuple):
     name: str
-    routing: str
+    routing: RoutingImplementation
     """What the network's `impl` is set to."""
     compiled: bool = False
     """The network goes through torch.compile."""
     captured: bool = False
     """The work is captured as a CUDA graph once and then replayed."""
     autocast: bool = False
-    """Under torch.autocast: poses and matrices in bfloat16."""
+    """It runs under torch.autocast, with poses and matrices in bfloat16."""
     threads: int | None = None
-    """Of the CPU; None for as many as torch uses."""
+    """How many CPU threads it uses; None for as many as torch uses."""
     plain: bool = False
-    """In a process of its own that gives freed memory back to the system, as every script does by default."""
+    """It runs in a process of its own that gives freed memory back to the system, as Python does by default."""
 
 
 def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[Implementation], list[str]]:
-    """Those that can run on the device, the definition first; and a line for each that cannot."""
+    """The implementations that can run on the device, the definition first, and a line about each that cannot."""
     wanted = wanted or USUAL
     for name in wanted:
         check_name("implementation", name, IMPLEMENTATIONS)
@@ -56,7 +57,7 @@ def implementations(wanted: Sequence[str], device: torch.device) -> tuple[list[I
     if BFLOAT16 in wanted and device.type != "cuda":
         skipped.append(f"{BFLOAT16} is skipped: it is timed on a GPU alone; use --device cuda")
     if FUSED in wanted or (BFLOAT16 in wanted and device.type == "cuda"):
-        routing = "triton" if device.type == "cuda" else "numba"
+        routing: RoutingImplementation = "triton" if device.type == "cuda" else "numba"
         reasons = unavailable(routing, device)
         if routing == "triton" and interpreted():
             reasons = [*reasons, "Triton's interpreter is on (TRITON_INTERPRET=1), where time means nothing"]

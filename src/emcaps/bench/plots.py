@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from emcaps.bench.cases import BACKWARD, SWEEPS, WHATS
+from emcaps.bench.cases import BACKWARD, SWEEPS, TASKS
 from emcaps.bench.implementations import (
     BFLOAT16_GRAPH,
     COMPILED,
@@ -42,22 +42,22 @@ WIDTH, HEIGHT = 13, 3.2
 
 
 class Sweep(NamedTuple):
-    """Rows of one network that differ along one axis only, and by implementation."""
+    """Rows of one network that differ in one axis and in the implementation, but in nothing else."""
 
     network: str
     axis: str
     fixed: dict[str, Any]
-    """What is the same in all of them."""
+    """The values that all rows share."""
     rows: list[Row]
 
 
 def draw_rows(rows: Sequence[Row], path: Path) -> None:
-    """A line of panels for the headline and one for each network; those that there are no rows for are left out."""
+    """Draw a line of panels for the headline and one for each network, leaving out those without rows."""
     if path.suffix not in FORMATS:
         raise ValueError(f"a picture is written as {' or '.join(FORMATS)}, not as {path.suffix!r}: rename {path}")
     rows = list(newest(rows).values())
     timed = [found for found in headline(rows) if found.timed(REFERENCE)]
-    bars = [[found for found in timed if found.case.what == what] for what in WHATS]
+    bars = [[found for found in timed if found.case.what == task] for task in TASKS]
     found_sweeps = sweeps(rows)
     lines: list[list[Any]] = [[group for group in bars if group]]
     lines += [
@@ -127,7 +127,7 @@ def _draw_sweep(axes: Any, sweep: Sweep) -> None:
 
 
 def _draw_bars(axes: Any, group: Sequence[Comparison]) -> None:
-    """A cluster of bars for each network; at each its milliseconds and how many times faster than the reference."""
+    """Draw a cluster of bars for each network, each with its milliseconds and its speed relative to the reference."""
     names = [name for name in NAMES if any(found.timed(name) for found in group)]
     width = 0.9 / len(names)
     for place, found in enumerate(group):

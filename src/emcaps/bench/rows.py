@@ -1,4 +1,4 @@
-"""The recorded rows: one line of CSV each, with everything that the numbers may depend on."""
+"""The recorded rows: each is one line of CSV, with everything that its numbers may depend on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from emcaps.bench.ceilings import Ceilings
 from emcaps.bench.flops import case_flops
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.timing import Timing
-from emcaps.files import append_line, atomic_write
+from emcaps.files import append_line, write_text
 
 OK, OUT_OF_MEMORY, ERROR = "ok", "out of memory", "error"
 
@@ -29,11 +29,11 @@ class Conditions(NamedTuple):
     tf32: bool
     ceilings: Ceilings
     environment: dict[str, Any]
-    """See train.run_folder.environment."""
+    """What provenance.environment found."""
 
 
 class Row(NamedTuple):
-    """Columns of the CSV. Those of a measurement are empty in a row that has none."""
+    """The columns of the CSV. Those of the measurement are empty if it failed."""
 
     network: str
     types: int
@@ -43,12 +43,12 @@ class Row(NamedTuple):
     iterations: int
     what: str
     implementation: str
-    """fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference; compiled (the reference by
-    torch.compile); plain (the reference in a process that does not keep freed memory)."""
+    """One of implementations.NAMES: fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference;
+    compiled (the reference by torch.compile); plain (the reference in a process that does not keep freed memory)."""
     routing: str
-    """The network's impl: triton, numba or reference."""
+    """The setting network.impl: triton, numba or reference."""
     status: str
-    """ok; out of memory; or error: and what it said."""
+    """ok, out of memory, or "error: " and the message."""
     median_ms: float | None
     p20_ms: float | None
     p80_ms: float | None
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     peak_mib: float | None
     """See timing.Timing."""
     gflop: float
-    """Of the algorithm, not of what an implementation recomputes: see flops.py."""
+    """The arithmetic of the definition, without what an implementation recomputes: see flops.py."""
     tflops: float | None
     """gflop over the median."""
     share_of_ceiling: float | None
@@ -130,8 +130,7 @@ def make_row(
 def append_row(path: Path, row: Row) -> None:
     """Add a line; a new file starts with the header."""
     if not path.exists():
-        with atomic_write(path) as temporary:
-            temporary.write_text(_line(Row._fields) + "\n", encoding="utf-8")
+        write_text(path, _line(Row._fields) + "\n")
     append_line(path, _line(_cell(value) for value in row))
 
 
@@ -156,7 +155,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def newest(rows: Iterable[Row]) -> dict[tuple[Case, str], Row]:
-    """By case and implementation, under the conditions of the last row; if timed again, the last row counts."""
+    """The last row of each case and implementation, of those with the same device and precision as the last of all."""
     rows = list(rows)
     return {
         (row.case, row.implementation): row

@@ -22,9 +22,10 @@ from emcaps.bench.screen import screen
 from emcaps.bench.tables import check_table, comparison_table
 from emcaps.bench.timing import Timing, measure
 from emcaps.bench.work import build_work
+from emcaps.nn.geometry import check_image_size
+from emcaps.provenance import environment
 from emcaps.report.progress import counting_bar
 from emcaps.train.device import start_work
-from emcaps.train.run_folder import environment
 
 
 def run_bench(
@@ -40,15 +41,17 @@ def run_bench(
     """Time the cases and append their rows to `out`; ValueError if a check fails, or if a row did, at the end."""
     if not seconds > 0:
         raise ValueError(f"--seconds must be above 0, not {seconds}")
+    for case in cases:
+        check_image_size("--size", case.size, case.config())
     place = start_work(device)
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"the benchmark knows how to time cpu and cuda, not {place.type!r}")
     if out.exists():
-        read_rows(out)  # a file that rows cannot be added to is told before the work, not after it
+        read_rows(out)  # so that a file of another kind is refused before the work, not after it
     chosen, skipped = implementations(wanted, place)
     for line in skipped:
         console.print(line, markup=False)  # it may name emcaps[numba]
-    with _on(place), _precision(tf32):
+    with _current(place), _precision(tf32):
         _check_all(cases, [each for each in chosen if each.name.startswith((FUSED, BFLOAT16))], place, console)
         conditions = Conditions(place, tf32, measure_ceilings(place), environment(place))
         console.print(_conditions_line(conditions), markup=False)
@@ -72,13 +75,13 @@ def run_bench(
 
 
 def time_row(case: Case, implementation: Implementation, conditions: Conditions, seconds: float) -> Row:
-    """One row. Whatever goes wrong while it is measured becomes its status, and the next row starts afresh."""
+    """Measure one row. An error becomes the row's status, and does not keep the next row from being measured."""
     device = conditions.device
     timing, status = None, OK
     try:
         _clean(device)
         if implementation.plain:
-            timing = _in_a_plain_process(case, implementation, device, seconds)
+            timing = _measure_in_new_process(case, implementation, device, seconds)
         else:
             timing = _measure(case, implementation, device, seconds)
     except Exception as error:
@@ -93,14 +96,14 @@ def _measure(case: Case, implementation: Implementation, device: torch.device, s
         )
 
 
-def _in_a_plain_process(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
+def _measure_in_new_process(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
     as_here = implementation._replace(threads=implementation.threads or torch.get_num_threads())
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_measure, case, as_here, device, seconds).result()
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """A GPU's, a CPU's, or either behind an error of a compiler that met it; a process that the system killed."""
+    """Whether memory ran out, on a GPU or a CPU, even if a compiler reports it, or if the system killed the process."""
     return isinstance(error, MemoryError | BrokenProcessPool) or any(
         text in str(error).lower() for text in ("out of memory", "can't allocate memory", "cannot allocate memory")
     )
@@ -147,7 +150,7 @@ def _short(error: Exception) -> str:
 def _clean(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
-        # Every stream that ever ran a matrix product keeps 32 MiB for the next, graphs captured for earlier rows too.
+        # Every stream that ever ran a matrix product keeps 32 MiB for the next, also those of earlier rows' graphs.
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
@@ -163,8 +166,8 @@ def _threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _on(device: torch.device) -> Iterator[None]:
-    """Events, streams and Triton's kernels go to the current GPU."""
+def _current(device: torch.device) -> Iterator[None]:
+    """Make the device current: events, streams and Triton's kernels go to the current GPU."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield
@@ -174,7 +177,7 @@ def _on(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _precision(tf32: bool) -> Iterator[None]:
-    """The same precision of products and convolutions for every implementation, and as in training the same bits."""
+    """Set the precision of products and convolutions for all implementations, and make convolutions reproducible."""
     before = (
         torch.backends.cuda.matmul.allow_tf32,
         torch.backends.cudnn.allow_tf32,

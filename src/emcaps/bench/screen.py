@@ -1,4 +1,4 @@
-"""What a running benchmark shows: a line for each row as it comes, below the case it belongs to, and a bar."""
+"""What a running benchmark shows: a heading for each case, a line for each of its rows as it comes, and a bar."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def screen(console: Console, rows: int) -> Iterator[Screen]:
         console=console,
         disable=not console.is_terminal,
         transient=True,
-        auto_refresh=False,  # a thread that draws would take its share of what is timed
+        auto_refresh=False,  # a thread that draws would disturb what is timed
     )
     with bar:
         yield Screen(bar, bar.add_task("", total=rows, doing=""))

@@ -1,4 +1,4 @@
-"""Tables: what the checks found, and implementations side by side for the terminal and, as Markdown, for a README."""
+"""Tables of the checks, and of implementations side by side: for the terminal, and as Markdown for a document."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.report.tables import plain_table
 
 SLOW = (PLAIN, REFERENCE, COMPILED)
-"""What the fused implementation is compared with."""
+"""The implementations that the fused one is compared with."""
 
 
 class Comparison(NamedTuple):
-    """One case, with the median milliseconds of each implementation that ran."""
+    """One case, with the row of each implementation."""
 
     case: Case
     rows: dict[str, Row]
 
     def faster_than(self, other: str) -> float | None:
-        """How many times faster the fused implementation is, by its quickest row; None if one of them has none."""
+        """How many times faster the fused implementation is, by its quickest row; None if either was not timed."""
         fused = [row.median_ms for name in (FUSED, FUSED_GRAPH) if (row := self.timed(name)) and row.median_ms]
         base = self.timed(other)
         return base.median_ms / min(fused) if fused and base and base.median_ms else None
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 
 def compare(rows: Iterable[Row]) -> list[Comparison]:
-    """One for each case, in the order in which they were timed."""
+    """One comparison for each case, in the order in which the cases were timed."""
     cases: dict[Case, dict[str, Row]] = {}
     for (case, name), row in newest(rows).items():
         cases.setdefault(case, {})[name] = row
@@ -44,14 +44,14 @@ def compare(rows: Iterable[Row]) -> list[Comparison]:
 
 
 def headline(rows: Iterable[Row]) -> list[Comparison]:
-    """Those of the headline's cases that were timed, in the headline's order."""
+    """The comparisons of the headline's cases, as far as they were timed, in the headline's order."""
     order = suite("headline")
     return sorted((found for found in compare(rows) if found.case in order), key=lambda found: order.index(found.case))
 
 
 def check_table(checks: Sequence[Check]) -> Table:
     table = plain_table("Against a float64 reference: outputs and all gradients, relative errors")
-    table.collapse_padding = True  # so that 80 columns do
+    table.collapse_padding = True  # so that 80 columns suffice
     for column, width in (("network", 10), ("implementation", 14), ("tensor nearest to its limit", 16)):
         table.add_column(column, min_width=width, overflow="fold")
     for column in ("error", "float32 reference", "limit"):
@@ -70,7 +70,7 @@ def comparison_table(rows: Iterable[Row]) -> Table:
     comparisons = compare(rows)
     names = _names(comparisons)
     table = plain_table("Median ms")
-    table.collapse_padding = True  # so that 80 columns do
+    table.collapse_padding = True  # so that 80 columns suffice
     table.add_column("case")
     table.add_column("what", max_width=8, overflow="fold")  # as long as "forward+"
     for column in (*names, *_ratio_titles(names)):
@@ -83,7 +83,7 @@ def comparison_table(rows: Iterable[Row]) -> Table:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """The headline cases, or all of them where there are none, with what they were measured on below."""
+    """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions."""
     comparisons = headline(rows) or compare(rows)
     if not comparisons:
         raise ValueError("the table has no rows: run `emcaps bench` first")
@@ -100,7 +100,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Three digits, in plain figures: 0.412, 3.29, 120."""
+    """A time with three digits, such as 0.412, 3.29 or 120."""
     digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 LEAST, MOST = 10, 100
-"""Repeats of a row: as many as its seconds allow, between these two."""
+"""A row is repeated as often as its seconds allow, but at least and at most so often."""
 WARM_UP = 3
 
 Work = Callable[[], object]
@@ -27,10 +27,10 @@ class Timing(NamedTuple):
     warmup_s: float
     """Building and warming up, compilation included."""
     peak_mib: float | None
-    """On a GPU: the most that torch's allocator had handed out at one moment: network, optimiser, inputs and all.
+    """On a GPU: the most memory that torch's allocator had given out at one moment, network and inputs included.
 
-    Of plain work while it is repeated, after the warm-up; of a captured graph from before it is captured, because its
-    memory is handed out then. On a CPU with Linux: by how much the process grew while the work was repeated.
+    It is taken while the work is repeated, after the warm-up; for a captured graph from before the capture, which is
+    when its memory is given out. On a CPU with Linux: by how much the process grew while the work was repeated.
     """
 
 
@@ -58,7 +58,7 @@ def measure(make: Callable[[], Work], device: torch.device, seconds: float, capt
 
 
 def repeat(work: Work, device: torch.device, seconds: float) -> list[float]:
-    """Milliseconds of each of as many repeats as fill `seconds`, within LEAST and MOST. The work is warm."""
+    """The milliseconds of each repeat; there are as many as fill `seconds`, within LEAST and MOST. The work is warm."""
     if device.type == "cuda":
         (first,) = _on_gpu(work, 1)
         return _on_gpu(work, _repeats(seconds, first))
@@ -67,7 +67,7 @@ def repeat(work: Work, device: torch.device, seconds: float) -> list[float]:
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, float, float]:
-    """The 20th, 50th and 80th, between neighbours in proportion."""
+    """The 20th, 50th and 80th percentile, interpolated linearly."""
     low, middle, high = np.percentile(times, (20, 50, 80))
     return float(low), float(middle), float(high)
 
@@ -91,7 +91,7 @@ def _on_host(work: Work, repeats: int) -> list[float]:
 
 
 def _on_gpu(work: Work, repeats: int) -> list[float]:
-    """By events in the stream: the host runs ahead, so a gap counts only where the GPU had to wait for it."""
+    """Time by events in the stream: the host runs ahead, so its own time counts only where the GPU waits for it."""
     starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(repeats)] for _ in range(2))
     for start, end in zip(starts, ends, strict=True):
         start.record()
@@ -106,7 +106,7 @@ def _reset_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
         with contextlib.suppress(OSError, AttributeError):  # not Linux with glibc, or not allowed
-            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back first
+            ctypes.CDLL(None).malloc_trim(0)  # gives freed memory back to the system first
             Path("/proc/self/clear_refs").write_text("5")
 
 

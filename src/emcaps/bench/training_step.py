@@ -1,9 +1,8 @@
-"""One step of training as the benchmark times it: the step of `emcaps train`, on images that live on the device."""
+"""One training step as the benchmark times it: the step of `emcaps train`, on images that are on the device."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -24,22 +23,14 @@ def training_step(
     captured: bool = False,
     autocast: bool = False,
 ) -> Work:
-    """A function that does the next step: choose a batch, augment, forward, backward, Adam; `captured` as a CUDA graph.
+    """A function that does the next step: choose a batch, augment, forward, backward, Adam.
 
-    images uint8 (N, C, H, W) and labels (N,) are the whole training set.
+    images uint8 (N, C, H, W) and labels (N,) are the whole training set. With `captured` the step is a CUDA graph.
     """
     settings = TrainConfig(
         batch_size=batch, graph="on" if captured else "off", autocast="bfloat16" if autocast else "off"
     )
-    config = RunConfig(network.config, _AnyCrop(view=VIEW, crop=size), settings)
+    config = RunConfig(network.config, DataConfig(view=VIEW, crop=size), settings)
     step = make_step(network, make_optimiser(network, settings), images, labels, config)
     numbers = itertools.count()
     return lambda: step(next(numbers))
-
-
-@dataclass(frozen=True)
-class _AnyCrop(DataConfig):
-    """Crops of any size: the images of the benchmark may be larger than the prepared ones' 48 pixels."""
-
-    def __post_init__(self) -> None:
-        pass

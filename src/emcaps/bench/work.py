@@ -1,4 +1,4 @@
-"""From a case and an implementation to the function that is timed, with fresh random inputs.
+"""The function that is timed, made from a case and an implementation, with random inputs.
 
 Dims: B batch; C channels; H, W image.
 """
@@ -20,11 +20,11 @@ from emcaps.train.schedules import spread_margin
 
 MARGIN = spread_margin(0)
 BORDER = 16
-"""Pixels that training cuts off: 32x32 crops of 48x48 images."""
+"""How many pixels training cuts off along each axis, as from 48x48 images to 32x32 crops."""
 
 
 def build_work(case: Case, implementation: Implementation, device: torch.device) -> Work:
-    """What a row of the benchmark repeats."""
+    """The function that a row of the benchmark repeats."""
     torch.manual_seed(0)
     network = MatrixCapsNet(case.config(implementation.routing), CHANNELS).to(device)
     if implementation.compiled:
@@ -77,7 +77,7 @@ def random_inputs(batch: int, size: int, classes: int, device: torch.device, see
 
 
 def resident_images(case: Case, device: torch.device) -> tuple[Tensor, Tensor]:
-    """A training set on the device, large enough that a new order of it is drawn only now and then."""
+    """A training set on the device, so large that a new epoch, whose order must be drawn, begins only now and then."""
     count, side = max(4096, 8 * case.batch), case.size + BORDER
     generator = torch.Generator(device).manual_seed(0)
     shape = (count, CHANNELS, side, side)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, WHATS, choose_cases
+from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, TASKS, choose_cases
 from emcaps.cli.shared import DeviceOption, interruption, wide_console
 
 
@@ -25,7 +25,7 @@ def bench(
     types: Annotated[
         list[int] | None, typer.Option(help="Types of both convolutional capsule layers; may be repeated.")
     ] = None,
-    work: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(WHATS)}; may be repeated.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option("--what", help=f"{', '.join(TASKS)}; may be repeated.")] = None,
     impls: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +66,7 @@ def bench(
         from emcaps.train.device import pick_device
 
         suite = "quick" if pick_device(device).type == "cpu" else "headline"
-    cases = choose_cases(suite, chosen, work or ())
+    cases = choose_cases(suite, chosen, tasks or ())
 
     from emcaps.bench.run import run_bench
 

@@ -30,7 +30,7 @@ def evaluate(
     folder: FolderOption = None,
 ) -> None:
     """Evaluate trained weights: accuracy and confusion matrix."""
-    from emcaps.data.splits import load_split
+    from emcaps.data.splits import load_tested
     from emcaps.report.progress import counting_bar
     from emcaps.report.tables import instance_table
     from emcaps.train import load_network
@@ -44,7 +44,7 @@ def evaluate(
     network, config, step = load_network(weights, place)
     own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
-    examples = load_split(config.data, folder)
+    tested = load_tested(config.data, folder)
     if json is not None:
         check_writable(json.parent)
     if config.data.dataset == own.dataset and config.data.split != own.split:
@@ -53,10 +53,10 @@ def evaluate(
             "tests on in its training",
             file=sys.stderr,
         )
-    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), examples):
-        print(f"note: these are not the images that {run} was trained and tested with", file=sys.stderr)
+    elif config.data == own and Path(run).is_dir() and not is_data_of(Path(run), tested):
+        print(f"note: these are not the images that {run} was tested with", file=sys.stderr)
     with counting_bar("evaluating", "images") as on_progress:
-        results = evaluate_split(network, examples, config, place, crops, on_progress)
+        results = evaluate_split(network, tested, config, place, crops, on_progress)
     show_evaluations(results, f"{run}, step {step}, crops {crops}")
     if by_instance:
         for part, result in results.items():

@@ -30,10 +30,10 @@ def info() -> None:
     import torch
 
     from emcaps.data.prepared import data_folder, prepared_path
+    from emcaps.provenance import environment
     from emcaps.report.tables import pairs_table
     from emcaps.routing.dispatch import unavailable
     from emcaps.train.device import pick_device
-    from emcaps.train.run_folder import environment
 
     values: dict[str, object] = environment(pick_device())
     values.pop("started")

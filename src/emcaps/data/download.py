@@ -1,4 +1,4 @@
-"""Fetching the originals: a download goes on where it was interrupted, and a file that is there is whole and right."""
+"""Downloading smallNORB's original files: an interrupted download resumes, and a finished file has been verified."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.data.smallnorb import ORIGINALS, Original, Progress, file_sha256, part_of_whole
-from emcaps.files import explaining_the_disk
+from emcaps.files import explain_disk_errors
 
 CHUNK = 1 << 18
 REMEDY = (
-    "try again later, the download goes on where it stopped; or fetch the six files by other means and run "
+    "try again later, the download resumes where it stopped; or fetch the six files by other means and run "
     "`emcaps data get --from FOLDER`; or use the toys, `emcaps data make`"
 )
 
@@ -29,7 +29,7 @@ def fetch_smallnorb(
     originals: Sequence[Original] = ORIGINALS,
     timeout: float = 30.0,
 ) -> list[Path]:
-    """Download the originals that `folder` lacks (263 MB in all); where each of them is now."""
+    """Download the originals that `folder` lacks (263 MB in all); gives the path of every original."""
     done, total = 0, sum(original.size for original in originals)
     paths = []
     for original in originals:
@@ -91,7 +91,7 @@ def _complete(url: str, partial: Path, size: int, on_progress: Progress | None, 
             if resumed:  # otherwise this may be some page in place of the file, and what we have may be right
                 partial.unlink(missing_ok=True)
             raise _other_bytes(url, f"{have + int(announced)} bytes, expected {size}")
-        with explaining_the_disk(partial), partial.open("ab" if resumed else "wb") as file:
+        with explain_disk_errors(partial), partial.open("ab" if resumed else "wb") as file:
             while have <= size and (chunk := _read(url, response)):
                 file.write(chunk)
                 have += len(chunk)
@@ -119,7 +119,7 @@ def _open(url: str, start: int, timeout: float) -> Any:
             if not start or error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
             error.close()
-    return _open(url, 0, timeout)  # what we have is longer than the server's file: begin anew
+    return _open(url, 0, timeout)  # what we have is longer than the server's file: start over
 
 
 def _read(url: str, response: Any) -> bytes:
@@ -130,7 +130,7 @@ def _read(url: str, response: Any) -> bytes:
 
 @contextlib.contextmanager
 def _network(url: str) -> Iterator[None]:
-    """Turn what the network can do wrong into one line; kept off the disk's errors, which have other remedies."""
+    """Turn errors of the network into one line with the remedy. The disk's errors have others and stay outside."""
     try:
         yield
     except urllib.error.HTTPError as error:

@@ -111,8 +111,8 @@ def _read(path: Path, file: Any, content_limit: int) -> npt.NDArray[Any]:
 
 
 def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Element type (with its byte order), shape, and bytes of the header."""
-    start = _exactly(path, file, 8)
+    """The element type (with its byte order), the shape, and the size of the header in bytes."""
+    start = _read_exactly(path, file, 8)
     order: Literal["<", ">"] = "<"
     magic = int.from_bytes(start[:4], "little")
     swapped = int.from_bytes(start[:4], "big")
@@ -132,7 +132,7 @@ def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...],
     if not 1 <= ndim <= MAX_NDIM:
         raise ValueError(f"{path}: found ndim {ndim}, expected 1 to {MAX_NDIM}; {DAMAGED}")
     stored = max(3, ndim)
-    dims = struct.unpack(f"{order}{stored}i", _exactly(path, file, 4 * stored))
+    dims = struct.unpack(f"{order}{stored}i", _read_exactly(path, file, 4 * stored))
     if min(dims) < 0:
         raise ValueError(f"{path}: found dims {dims}, expected none to be negative; {DAMAGED}")
     if any(dim != 1 for dim in dims[ndim:]):
@@ -140,7 +140,7 @@ def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...],
     return DTYPES[magic].newbyteorder(order), dims[:ndim], 8 + 4 * stored
 
 
-def _exactly(path: Path, file: Any, count: int) -> bytes:
+def _read_exactly(path: Path, file: Any, count: int) -> bytes:
     found: bytes = file.read(count)
     if len(found) < count:
         raise ValueError(f"{path}: expected {count} more bytes of the header, found {len(found)}; {DAMAGED}")

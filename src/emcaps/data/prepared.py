@@ -1,4 +1,4 @@
-"""Prepared parts: what training reads, one .npz for the training and one for the test part of a data set."""
+"""Prepared parts, which training and evaluating read: one .npz for the training and one for the test part of a set."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _check(examples: Examples, start: str, end: str) -> None:
 
 
 def fingerprint(examples: Examples) -> str:
-    """SHA-256 of images and labels: says whether two runs saw the same data."""
+    """SHA-256 of images and labels, which tells whether two runs saw the same data."""
     digest = hashlib.sha256()
     for array in examples:
         digest.update(f"{array.dtype} {array.shape}".encode())
@@ -130,7 +130,7 @@ def fingerprint(examples: Examples) -> str:
 
 
 def file_fingerprint(path: Path) -> str | None:
-    """SHA-256 of a prepared part as it is on disk; None without one."""
+    """SHA-256 of a prepared part's file; None if there is no such file."""
     if not path.is_file():
         return None
     with path.open("rb") as file:

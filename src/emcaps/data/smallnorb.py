@@ -26,7 +26,7 @@ from emcaps.data.prepared import (
 from emcaps.names import check_name
 
 Progress = Callable[[int, int], None]
-"""Called while long work goes on with how much is done and how much there is."""
+"""A function that long work calls with how much is done and how much there is in all."""
 
 URL = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 STEMS = {"train": "5x46789x9x18x6x2x96x96-training", "test": "5x01235x9x18x6x2x96x96-testing"}
@@ -111,7 +111,7 @@ ORIGINALS = (
         "2b1de646c57ffdc259b8fb973a6453e90915248a8fdb4d9df948786bdae72b34",
     ),
 )
-"""The six files, small ones first, so that a download that cannot work fails early."""
+"""The six files. Small ones come first, so that a download that cannot work fails early."""
 
 
 def prepare_smallnorb(
@@ -121,7 +121,7 @@ def prepare_smallnorb(
     *,
     verify: bool = True,
 ) -> list[Path]:
-    """Prepare both parts from the six original files in `raw_folder` (.mat.gz, or .mat unpacked); where they are now.
+    """Prepare both parts from the six original files in `raw_folder` (.mat.gz, or .mat unpacked); gives their paths.
 
     The files must be whole, belong together and, unless `verify` is off, have the published SHA-256.
     """
@@ -146,7 +146,7 @@ def prepare_smallnorb(
 
 
 def part_of_whole(start: int, total: int, on_progress: Progress | None) -> Progress | None:
-    """Progress of one piece of the work, reported as progress of the whole."""
+    """A function that reports the progress of one piece of the work as progress of the whole."""
     return on_progress and (lambda done, _: on_progress(start + done, total))
 
 
@@ -192,7 +192,7 @@ def area_mean(images: npt.NDArray[np.uint8], on_progress: Progress | None = None
 
 
 def check_full_set(part: str, examples: Examples) -> None:
-    """Raise ValueError if `examples` has instances of the other part, or is full but has not each view exactly once."""
+    """Raise ValueError if `examples` has instances of the other part, or is full but repeats a view."""
     found = tuple(np.unique(examples.instance).tolist())
     if not set(found) <= set(INSTANCES[part]):
         raise ValueError(

@@ -1,7 +1,7 @@
 """Which examples are trained on and which are tested on: the published split, novel viewpoints, and validation.
 
 Novel viewpoints follow Hinton et al. 2018: training sees a third of the azimuths or elevations, and the test instances
-are asked at the other two thirds ("test") and, for comparison, at the trained third ("familiar").
+are shown at the other two thirds ("test") and, for comparison, at the trained third ("familiar").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from emcaps.config import DataConfig
 from emcaps.data.prepared import CATEGORIES, Examples, load_prepared, prepared_path
 
 TRAINED_VIEWPOINTS = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
-"""Codes that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
+"""The codes of the viewpoints that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
 
 
 class Split(NamedTuple):
@@ -24,6 +24,11 @@ class Split(NamedTuple):
     test: Examples
     familiar: Examples | None
     """For novel viewpoints: the test instances at the viewpoints of training."""
+
+    @property
+    def tested(self) -> dict[str, Examples]:
+        """What is evaluated, by name: "test" and, if there are any, "familiar" examples."""
+        return {"test": self.test} | ({} if self.familiar is None else {"familiar": self.familiar})
 
 
 def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
@@ -34,21 +39,58 @@ def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
     return make_split(train, load_prepared(prepared_path(config.dataset, "test", folder)), config)
 
 
+def load_tested(config: DataConfig, folder: str | Path | None = None) -> dict[str, Examples]:
+    """What is evaluated with the split that `config` names, as Split.tested has it.
+
+    Only the prepared part that holds these examples is opened: the training part for validation, else the test part.
+    """
+    if config.split == "validation":
+        return load_split(config, folder).tested
+    test = load_prepared(prepared_path(config.dataset, "test", folder))
+    return _not_empty(_tested_of(test, config), config)
+
+
 def make_split(train: Examples, test: Examples | None, config: DataConfig) -> Split:
     """The split that `config` names, from the training and the test part; validation needs the training part alone."""
+    _check_fold(train, config)
     if config.split == "validation":
         held_out = _held_out(train, config.fold)
-        return _not_empty(Split(_select(train, ~held_out), _select(train, held_out), None), config)
-    if test is None:
+        trained, tested = _select(train, ~held_out), {"test": _select(train, held_out)}
+    elif test is None:
         raise ValueError(
             f"split {config.split!r} needs the test part, and none was given: load it, or use 'validation'"
         )
+    else:
+        tested = _tested_of(test, config)
+        trained = train if config.split == "standard" else _select(train, _is_familiar(train, config))
+    _not_empty({"train": trained} | tested, config)
+    return Split(trained, tested["test"], tested.get("familiar"))
+
+
+def _tested_of(test: Examples, config: DataConfig) -> dict[str, Examples]:
+    """What is evaluated of the test part, with any split but validation."""
     if config.split == "standard":
-        return _not_empty(Split(train, test, None), config)
-    codes = TRAINED_VIEWPOINTS[config.split]
-    trained = np.isin(getattr(train, config.split), codes)
-    familiar = np.isin(getattr(test, config.split), codes)
-    return _not_empty(Split(_select(train, trained), _select(test, ~familiar), _select(test, familiar)), config)
+        return {"test": test}
+    familiar = _is_familiar(test, config)
+    return {"test": _select(test, ~familiar), "familiar": _select(test, familiar)}
+
+
+def _is_familiar(examples: Examples, config: DataConfig) -> npt.NDArray[np.bool_]:
+    """True for the examples at the viewpoints that training sees."""
+    return np.isin(getattr(examples, config.split), TRAINED_VIEWPOINTS[config.split])
+
+
+def _check_fold(train: Examples, config: DataConfig) -> None:
+    """Raise ValueError unless every category has an instance of the fold's number, and for validation another one."""
+    needed = max(2 if config.split == "validation" else 1, config.fold + 1)
+    for category in np.unique(train.category):
+        found = len(np.unique(train.instance[train.category == category]))
+        if found < needed:
+            raise ValueError(
+                f"split {config.split!r} with data.fold {config.fold} needs at least {needed} training instances of "
+                f"each category, and {CATEGORIES[category]} has {found}: choose a smaller fold, or prepare data with "
+                "more instances"
+            )
 
 
 def _held_out(train: Examples, fold: int) -> npt.NDArray[np.bool_]:
@@ -56,14 +98,7 @@ def _held_out(train: Examples, fold: int) -> npt.NDArray[np.bool_]:
     held_out = np.zeros(len(train.category), np.bool_)
     for category in np.unique(train.category):
         of_category = train.category == category
-        instances = np.unique(train.instance[of_category])
-        if len(instances) < max(2, fold + 1):
-            raise ValueError(
-                f"split 'validation' with fold {fold} needs at least {max(2, fold + 1)} training instances of each "
-                f"category, and {CATEGORIES[category]} has {len(instances)}: choose a smaller fold, or prepare data "
-                "with more instances"
-            )
-        held_out |= of_category & (train.instance == instances[fold])
+        held_out |= of_category & (train.instance == np.unique(train.instance[of_category])[fold])
     return held_out
 
 
@@ -71,11 +106,12 @@ def _select(examples: Examples, chosen: npt.NDArray[np.bool_]) -> Examples:
     return Examples(**{name: array[chosen] for name, array in examples._asdict().items()})
 
 
-def _not_empty(split: Split, config: DataConfig) -> Split:
-    for name, examples in split._asdict().items():
-        if examples is not None and len(examples.category) == 0:
+def _not_empty(parts: dict[str, Examples], config: DataConfig) -> dict[str, Examples]:
+    """The parts as they are; ValueError if one has no examples."""
+    for name, examples in parts.items():
+        if len(examples.category) == 0:
             raise ValueError(
                 f"split {config.split!r} leaves no {name} examples: the prepared {config.dataset} data lack the "
                 "viewpoints or instances that it needs; prepare them again in full, or choose split 'standard'"
             )
-    return split
+    return parts

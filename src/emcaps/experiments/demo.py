@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from emcaps.config import RunConfig, preset
-from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, load_prepared, prepared_path
+from emcaps.data.tensors import to_tensors
 from emcaps.data.toy_set import Views, write_toys
 from emcaps.nn import MatrixCapsNet
 from emcaps.nn.summary import count_parameters

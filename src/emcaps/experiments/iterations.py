@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "data.fold": 3,
     "train.steps": STEPS,
     "train.batch_size": 16,
-    "train.margin": "linear",
+    "train.margin_schedule": "linear",
     "train.margin_steps": STEPS,
     "train.warmup_steps": 100,
     "train.log_every": 25,

@@ -21,11 +21,13 @@ import torch
 from torch import Tensor
 
 from emcaps.config import RunConfig
-from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.splits import load_split
+from emcaps.data.tensors import to_tensors
 from emcaps.experiments.inside import BATCH, measure
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.experiments.rows import run_folder
+from emcaps.files import write_json
 from emcaps.names import first_of
 from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.train import NotFiniteError, Progress, load_network, train
@@ -41,9 +43,9 @@ from emcaps.train.run_folder import (
     read_config,
     read_evaluation,
     read_metrics,
-    write_json,
 )
-from emcaps.train.step import margin_of, start_betas
+from emcaps.train.schedules import margin_of
+from emcaps.train.start import start_betas
 
 ROUTING, FAILURE = "routing.json", "failure.json"
 BATCHES = 4

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
-from emcaps.data.splits import load_split
+from emcaps.data.splits import load_tested
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.names import check_name, first_of
 from emcaps.report.progress import counting_bar
@@ -119,7 +119,7 @@ def evaluate_many_crops(rows: Rows, names: Sequence[str], runs: Path, *, device:
             if record.many_crops is None and (record.folder / WEIGHTS).exists():
                 network, config, step = load_network(record.folder / WEIGHTS, place)
                 with counting_bar(f"{name}, seed {record.seed}, 13 crops", "images") as show:
-                    found = evaluate_split(network, load_split(config.data, data_folder), config, place, 13, show)
+                    found = evaluate_split(network, load_tested(config.data, data_folder), config, place, 13, show)
                 write_evaluations(record.folder / MANY_CROPS, found, step, crops=13)
 
 

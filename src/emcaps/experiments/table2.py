@@ -48,9 +48,9 @@ BEST: dict[str, Any] = {
     "data.splice": 0.5,
     "train.mixup": 0.5,
     "train.beta_rate": 30.0,
-    "train.decay": "cosine",
+    "train.learning_rate_schedule": "cosine",
     "train.warmup_steps": 200,
-    "train.margin": "linear",
+    "train.margin_schedule": "linear",
     "train.weight_decay": 0.0,
 }
 BEST_BY_VIEW: dict[str, dict[str, Any]] = {

@@ -10,16 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from emcaps.data.augment import to_tensors
 from emcaps.data.splits import load_split
+from emcaps.data.tensors import to_tensors
 from emcaps.experiments.inside import measure
 from emcaps.experiments.measured import choose_crops
+from emcaps.files import write_json
 from emcaps.nn import MatrixCapsNet
 from emcaps.report.tables import plain_table
 from emcaps.train import load_network
 from emcaps.train.device import start_work
-from emcaps.train.run_folder import write_json
-from emcaps.train.step import margin_of
+from emcaps.train.schedules import margin_of
 from emcaps.weights import find_weights
 
 

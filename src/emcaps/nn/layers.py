@@ -1,4 +1,4 @@
-"""Capsule layers for anyone's own model: primary, convolutional and class capsules.
+"""Capsule layers for any model: primary, convolutional and class capsules.
 
 Dims: B batch; H, W grid; I child types; O parent types. Capsules travel as RoutingOutput(pose (B, H, W, I, 4, 4),
 activation (B, H, W, I)), so one layer's result is the next one's input.
@@ -28,8 +28,8 @@ from emcaps.routing.results import RoutingOptions
 def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:
     """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
 
-    Near the identity a child first votes for its own pose, so votes agree from the start; pure noise (0 and 1) scatters
-    them, and training is slower to find agreement.
+    Near the identity a child first votes for its own pose, so votes agree from the start. Pure noise (identity 0, noise
+    1) scatters the votes, and training finds agreement more slowly.
     """
     if min(shape) < 1:
         raise ValueError(f"a layer needs at least one child type and one parent type, not {shape[-2]} and {shape[-1]}")
@@ -51,7 +51,7 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, features: Tensor) -> RoutingOutput:
         """features (B, channels, H, W)."""
-        # On a GPU the gradient of one matrix product is far quicker; hooks on the two convolutions do not run there.
+        # On a GPU the gradient of one matrix product is far quicker. Hooks on the two convolutions do not run then.
         pose, logit = self.in_one_product(features) if features.is_cuda else self.by_convolution(features)
         return RoutingOutput(pose.unflatten(-1, (self.types, 4, 4)), logit.sigmoid())
 
@@ -60,7 +60,7 @@ class PrimaryCaps(nn.Module):
         return self.pose(features).permute(0, 2, 3, 1), self.activation(features).permute(0, 2, 3, 1)
 
     def in_one_product(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The same."""
+        """The same two tensors, from one matrix product."""
         weight = torch.cat([self.pose.weight, self.activation.weight]).flatten(1)
         bias = torch.cat([bias for bias in (self.pose.bias, self.activation.bias) if bias is not None])
         both = F.linear(features.permute(0, 2, 3, 1), weight, bias)
@@ -69,14 +69,14 @@ class PrimaryCaps(nn.Module):
 
 
 class ImageConv(nn.Conv2d):
-    """A convolution of images, which have few channels, as the product of a matrix of all windows.
+    """A convolution of images, which have few channels, computed as one product with the matrix of all windows.
 
-    It leaves channels last, as primary capsules read them, and is quicker than a convolution everywhere: cuDNN's
-    reproducible gradient for a few channels takes longer than a capsule layer's.
+    It leaves channels last, as primary capsules read them, and is quicker than nn.Conv2d on every device: with few
+    channels, cuDNN's reproducible gradient takes longer than that of a capsule layer.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, padding: int) -> None:
-        """What else a convolution may have, as groups and dilation, this one has not."""
+        """Groups, dilation and the other options of nn.Conv2d are not supported."""
         super().__init__(in_channels, out_channels, kernel_size, stride, padding)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class ConvCaps(nn.Module):
         return conv_routing(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
-        """The same routing with every iteration kept."""
+        """Route as `forward` does, and keep every iteration."""
         return conv_routing_trace(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
 
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ class ClassCaps(nn.Module):
         return class_routing(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
-        """The same routing with every iteration kept."""
+        """Route as `forward` does, and keep every iteration."""
         return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 """The matrix capsule network of Hinton, Sabour and Frosst (2018), by the letters of the paper.
 
-image -> 5x5 convolution, stride 2, A channels, ReLU -> B primary capsule types -> C types (3x3, stride 2)
--> D types (3x3, stride 1) -> one capsule per class. Any image size of at least 13x13, any number of channels.
+image -> convolution, A channels, ReLU -> B primary capsule types -> C types -> D types -> one capsule per class.
+Kernels and strides are in geometry.py. Images may have any number of channels, and any size into which the windows fit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
 from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.geometry import (
+    IMAGE_KERNEL,
+    IMAGE_PADDING,
+    IMAGE_STRIDE,
+    CapsuleLayer,
+    capsule_layers,
+    smallest_image,
+)
 from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
@@ -37,6 +45,7 @@ class MatrixCapsNet(nn.Module):
         if config.kind != "capsules":
             raise ValueError(f"MatrixCapsNet needs a config of kind 'capsules', not {config.kind!r}: use build_network")
         self.config, self.image_channels = config, image_channels
+        self.smallest_image = smallest_image(config)
         settings: dict[str, Any] = {
             "identity": config.weight_identity,
             "noise": config.weight_noise,
@@ -48,12 +57,13 @@ class MatrixCapsNet(nn.Module):
             "impl": config.impl,
         }
         self.relu_conv1 = nn.Sequential(
-            ImageConv(image_channels, config.conv_channels, kernel_size=5, stride=2, padding=2), nn.ReLU()
+            ImageConv(image_channels, config.conv_channels, IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING), nn.ReLU()
         )
         self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
-        self.conv_caps1 = ConvCaps(config.primary_types, config.conv1_types, kernel=3, stride=2, **settings)
-        self.conv_caps2 = ConvCaps(config.conv1_types, config.conv2_types, kernel=3, stride=1, **settings)
-        self.class_caps = ClassCaps(config.conv2_types, config.classes, **settings)
+        first, second, last = capsule_layers(config)
+        self.conv_caps1 = _conv_caps(first, settings)
+        self.conv_caps2 = _conv_caps(second, settings)
+        self.class_caps = ClassCaps(last.child_types, last.parent_types, **settings)
         if config.pose_scale:
             start = config.pose_scale
             self.pose_gain = nn.Parameter(torch.tensor([start, start, config.class_scale or start]))
@@ -71,7 +81,7 @@ class MatrixCapsNet(nn.Module):
         return capsules
 
     def trace(self, images: Tensor) -> NetworkTrace:
-        """The same, with every iteration of every layer kept: for pictures and measurements, not for training."""
+        """Run forward and keep every iteration of every layer: for pictures and measurements, not for training."""
         capsules = primary = self._primary(images)
         traces = []
         for number, layer in enumerate(self.routed):
@@ -81,10 +91,11 @@ class MatrixCapsNet(nn.Module):
 
     @torch.no_grad()
     def start_half_active(self, images: Tensor) -> None:
-        """Set the betas so that, layer by layer, these images' parents have a mean cost of beta_a: half are active.
+        """Set the betas, layer by layer, so that about half of the parents are active on these images.
 
-        beta_u takes away the mean of 1/2 log variance, so that a parent's cost tells how tight its votes are, not how
-        large they are. Activations change the assignments and so the variances, hence the few rounds.
+        beta_a becomes the mean cost of a parent. beta_u takes away the mean of 1/2 log variance, so that the cost tells
+        how tight the votes are, not how large they are. It takes three rounds, since activations change the assignments
+        and so the variances.
         """
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
@@ -96,17 +107,22 @@ class MatrixCapsNet(nn.Module):
             capsules = layer(capsules)
 
     def _primary(self, images: Tensor) -> RoutingOutput:
-        check_images(images, self.image_channels, smallest=13)
+        check_images(images, self.image_channels, self.smallest_image)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
         return primary
 
     def _scaled(self, capsules: RoutingOutput, number: int) -> RoutingOutput:
-        """The capsules with the poses that routed layer `number` reads."""
+        """The capsules as routed layer `number` reads them: with scaled poses, if the config asks for that."""
         if not self.config.pose_scale:
             return capsules
         pose = capsules.pose
-        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # of poses all zero: not zero
+        size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # never zero, even of zero poses
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
+
+
+def _conv_caps(layer: CapsuleLayer, settings: dict[str, Any]) -> ConvCaps:
+    assert layer.kernel is not None
+    return ConvCaps(layer.child_types, layer.parent_types, layer.kernel, layer.stride, **settings)
 
 
 def check_images(images: Tensor, channels: int, smallest: int) -> None:

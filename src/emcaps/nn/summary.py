@@ -1,4 +1,4 @@
-"""A network as a table: layers, details, output shapes, and how much data EM routing assigns (the paper's Table 1)."""
+"""A network as a table, as Table 1 of the paper: its layers, their shapes, and how much data EM routing assigns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
-from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.geometry import RoutedLayer, routed_layers
+from emcaps.nn.layers import ConvCaps, PrimaryCaps
 from emcaps.nn.network import build_network
 from emcaps.routing import RoutingOutput, max_data, mean_data
 
@@ -35,7 +36,7 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
     """One row per layer; the shapes are read off a forward pass of one blank image."""
     if image_size < 1 or image_channels < 1:
         raise ValueError(f"an image has at least 1 pixel and 1 channel, not {image_size} and {image_channels}")
-    # The reference, since kernels may have to be compiled first, and shapes are all that is wanted.
+    # With the reference, since kernels may have to be compiled first, and only shapes are wanted.
     network = build_network(replace(config, impl="reference"), image_channels, image_size).eval()
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [layer.register_forward_hook(_record(shapes, name)) for name, layer in network.named_children()]
@@ -43,11 +44,11 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
         network(torch.zeros(1, image_channels, image_size, image_size))
     for hook in hooks:
         hook.remove()
-    before: tuple[int, ...] = (image_size, image_size, image_channels)
-    rows = [LayerRow("input", *LayerDetails(), before, 0)]
+    routed = {layer.name: layer for layer in routed_layers(config, image_size)} if config.kind == "capsules" else {}
+    rows = [LayerRow("input", *LayerDetails(), (image_size, image_size, image_channels), 0)]
     for name, layer in network.named_children():
-        rows.append(LayerRow(name, *_details(layer, before, shapes[name]), shapes[name], count_parameters(layer)))
-        before = shapes[name]
+        details = _routed_details(layer, routed[name]) if name in routed else LayerDetails(_details(layer))
+        rows.append(LayerRow(name, *details, shapes[name], count_parameters(layer)))
     return rows
 
 
@@ -55,17 +56,20 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _details(layer: nn.Module, children: tuple[int, ...], parents: tuple[int, ...]) -> LayerDetails:
-    """In the words of the paper's table. children, parents: (H, W, types) before and after the layer."""
+def _routed_details(layer: nn.Module, shape: RoutedLayer) -> LayerDetails:
+    """A routed layer in the words of the paper's table, with the most and the mean data of a parent."""
+    window = f"K={_side(shape.kernel)}, S={_side(shape.stride)}" if isinstance(layer, ConvCaps) else "flatten"
+    return LayerDetails(
+        f"{window}, O={shape.parent_types}",
+        max_data(shape.kernel, shape.child_types),
+        mean_data(shape.child_grid, shape.child_types, shape.parent_grid, shape.parent_types),
+    )
+
+
+def _details(layer: nn.Module) -> str:
+    """Any other layer in the words of the paper's table."""
     if isinstance(layer, PrimaryCaps):
-        return LayerDetails(f"K=1, S=1, Ch={parents[2]}")
-    if isinstance(layer, ConvCaps | ClassCaps):
-        (height, width, child_types), (rows, columns, parent_types) = children, parents
-        mean = mean_data((height, width), child_types, (rows, columns), parent_types)
-        if isinstance(layer, ClassCaps):
-            return LayerDetails(f"flatten, O={parent_types}", max_data((height, width), child_types), mean)
-        kernel, stride = _side(layer.kernel), _side(layer.stride)
-        return LayerDetails(f"K={kernel}, S={stride}, O={parent_types}", max_data(layer.kernel, child_types), mean)
+        return f"K=1, S=1, Ch={layer.types}"
     parts = []
     for part in layer.modules():
         if isinstance(part, nn.Conv2d):
@@ -74,7 +78,7 @@ def _details(layer: nn.Module, children: tuple[int, ...], parents: tuple[int, ..
             parts.append(f"pool {part.kernel_size}")
         elif isinstance(part, nn.Dropout):
             parts.append(f"dropout {part.p}")
-    return LayerDetails(", ".join(parts))
+    return ", ".join(parts)
 
 
 def _side(pair: tuple[int, int]) -> str:

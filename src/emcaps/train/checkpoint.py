@@ -2,7 +2,7 @@
 
 weights.safetensors     the network's parameters, with the run's config in the header: enough to evaluate
 checkpoint.safetensors  the same plus the optimiser's state, the step and the sums since the last metrics row: enough to
-                        go on to bit-identical numbers
+                        resume to bit-identical numbers
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def restore(
 
 
 def _names_in_order(network: nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
-    """The network's names of the parameters by the optimiser's numbers, which count from group to group."""
+    """The names of the parameters in the order in which the optimiser numbers them: group after group."""
     name_of = {id(value): name for name, value in network.named_parameters()}
     return [name_of[id(value)] for group in optimiser.param_groups for value in group["params"]]
 
@@ -80,7 +80,7 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
     config = checkpoint.config
     place = pick_device(str(device))
     impl = config.network.impl
-    if impl != "auto" and unavailable(impl, place):  # how it was trained does not bind who evaluates it
+    if impl != "auto" and unavailable(impl, place):  # it may be evaluated where the one that trained it cannot run
         config = config.override({"network.impl": "auto"})
     network = build_network(config.network, config.data.image_channels, config.data.crop)
     try:
@@ -126,8 +126,8 @@ def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) 
 
 
 def _with_sorted_header(content: bytes) -> bytes:
-    """The same safetensors file with the header's keys in order: safetensors leaves that to chance, and so equal
-    networks would be in files that differ."""
+    """A safetensors file with its header's keys sorted: safetensors writes them in random order, so that without this
+    equal networks would be saved as different files."""
     size = int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # what follows stays aligned

@@ -1,4 +1,4 @@
-"""Choosing the device to work on, and making the CPU's memory quick."""
+"""Choosing the device to work on, and making memory on a CPU quick to get again."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
-from emcaps.data.augment import evaluation_crops, to_tensors
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
-from emcaps.data.splits import Split
-from emcaps.routing import RoutingOutput, parent_grid
+from emcaps.data.tensors import to_tensors
+from emcaps.files import write_json
+from emcaps.nn.geometry import routed_layers
+from emcaps.routing import RoutingOutput
 from emcaps.routing.dispatch import choose_implementation
-from emcaps.train.run_folder import write_json
+from emcaps.train.checks import check_fits
 
 REFERENCE_MEMORY = 16 * 2**30
-"""Bytes on a GPU that an evaluation by the reference implementation may take, if they are free."""
+"""Bytes of a GPU that an evaluation with the reference implementation may use, if they are free."""
 
 
 class NotFiniteScoresError(ValueError):
@@ -37,7 +38,7 @@ class InstanceErrors(NamedTuple):
     mostly: str
     """The wrong answer that was given most often; empty if none was."""
     times: int
-    """How often that was."""
+    """How often that wrong answer was given."""
 
 
 class Evaluation(NamedTuple):
@@ -47,7 +48,7 @@ class Evaluation(NamedTuple):
     confusion: list[list[int]]
     """confusion[true class][given class], counts."""
     instances: tuple[InstanceErrors, ...] = ()
-    """By object, those with most errors first, where the objects are known."""
+    """The errors on each object, most errors first; empty where the objects are not known."""
 
 
 def class_scores(output: RoutingOutput | Tensor) -> Tensor:
@@ -67,7 +68,7 @@ def evaluate(
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """images uint8 (N, channels, 48, 48), labels (N,). With several crops, their normalised scores are summed."""
+    """Evaluate on images uint8 (N, C, H, W) and labels (N,). The normalised scores of several crops are summed."""
     given = answers(
         network,
         images,
@@ -97,7 +98,7 @@ def answers(
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """The class (N,) that the network gives to each of the images uint8 (N, channels, 48, 48)."""
+    """The class (N,) that the network gives to each of the images uint8 (N, C, H, W)."""
     if len(images) == 0:
         raise ValueError("there are no images to evaluate on")
     was_training = network.training
@@ -125,8 +126,8 @@ def answers(
 
 
 def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:
-    """`given` is the answers to the examples as `to_tensors` numbers them; the object with most errors comes first."""
-    answered = given.cpu().numpy().reshape(len(examples.category), -1)  # a column for each camera that was asked
+    """The errors on each object, most errors first; `given` holds the answers, numbered as `to_tensors` does."""
+    answered = given.cpu().numpy().reshape(len(examples.category), -1)  # one column per camera
     found = []
     for category, instance in np.unique(np.stack([examples.category, examples.instance], 1), axis=0).tolist():
         asked = answered[(examples.category == category) & (examples.instance == instance)]
@@ -139,28 +140,29 @@ def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceError
 
 def evaluate_split(
     network: nn.Module,
-    split: Split,
+    tested: Mapping[str, Examples],
     config: RunConfig,
     device: torch.device,
     crops: int = 1,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Evaluation]:
-    """Evaluate on the split's test examples and, for novel viewpoints, on its familiar ones."""
+    """Evaluate on the examples that a split tests, by name: those of `Split.tested` or `load_tested`."""
+    for examples in tested.values():
+        check_fits(config, examples)
     results = {}
-    for name, examples in (("test", split.test), ("familiar", split.familiar)):
-        if examples is not None:
-            images, labels = to_tensors(examples, config.data.view, device)
-            given = answers(
-                network,
-                images,
-                crop=config.data.crop,
-                crops=crops,
-                standardised=config.data.standardise,
-                batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
-                on_progress=on_progress,
-            )
-            found = _evaluation(given, labels, config.network.classes)
-            results[name] = found._replace(instances=errors_by_instance(given, examples))
+    for name, examples in tested.items():
+        images, labels = to_tensors(examples, config.data.view, device)
+        given = answers(
+            network,
+            images,
+            crop=config.data.crop,
+            crops=crops,
+            standardised=config.data.standardise,
+            batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
+            on_progress=on_progress,
+        )
+        found = _evaluation(given, labels, config.network.classes)
+        results[name] = found._replace(instances=errors_by_instance(given, examples))
     return results
 
 
@@ -171,11 +173,7 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     network, side = config.network, config.data.crop
     if network.kind == "cnn" or choose_implementation(network.impl, device) != "reference":
         return max(1, 2048 * 32**2 // side**2)
-    first = parent_grid((side + 1) // 2, kernel=3, stride=2)  # after the convolution of stride 2
-    second = parent_grid(first, kernel=3, stride=1)
-    votes = (
-        9 * network.conv1_types * (math.prod(first) * network.primary_types + math.prod(second) * network.conv2_types)
-    )
+    votes = sum(layer.edges for layer in routed_layers(network, side)[:-1])  # those of the classes are few
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
     memory = min(REFERENCE_MEMORY, torch.cuda.mem_get_info(device)[0])
     return max(1, min(2048, memory // (votes * bytes_each)))

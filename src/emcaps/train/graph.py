@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig
-from emcaps.data.splice import Counterparts
+from emcaps.data.combine import Counterparts
 from emcaps.train.randomness import default_cuda_generator
 from emcaps.train.step import TrainingStep, make_sums
 
@@ -42,9 +42,9 @@ def make_step(
 ) -> TrainingStep | GraphedStep:
     """A callable that takes a step's number and does that step, as a CUDA graph if `config.train.graph` says so.
 
-    Nothing is trained yet: warm-up and capture leave network, optimiser and sums as they were. Without `sums`, which
-    are added to at each step, it makes its own; `counterparts` are for data.splice. Capture under the settings
-    (torch.backends) that steps shall run with.
+    Nothing is trained yet: warm-up and capture leave network, optimiser and sums as they were. Every step adds to
+    `sums`, which are made here if none are given; data.splice needs `counterparts`. A graph keeps the settings of
+    torch.backends under which it was captured.
     """
     if sums is None:
         sums = make_sums(images.device)
@@ -94,16 +94,16 @@ class GraphedStep:
 
 
 def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
-    """A graph of the step's work. Whatever happens, the step can be used as if this had not been called."""
+    """A graph of the step's work. Even if the capture fails, the step is left as if this had not been called."""
     with torch.cuda.device(step.images.device):
         caller, stream = torch.cuda.current_stream(), torch.cuda.Stream()
         stream.wait_stream(caller)
         try:
             with torch.cuda.stream(stream):
-                with left_as_it_was(step.state):
+                with undo_changes(step.state):
                     for _ in range(WARM_UPS - 1):
                         step.work()
-                    with _waiting_is_an_error():  # a capture that breaks off is far harder to recover from
+                    with _forbid_waiting():  # here, since a capture that fails is far harder to recover from
                         step.work()
                 step.optimiser.zero_grad()  # so that the graph's gradients live in the graph's memory
                 graph = torch.cuda.CUDAGraph()
@@ -112,7 +112,7 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
                     step.work()
         except BaseException:
             for generator in (step.generator, default_cuda_generator(step.images.device)):
-                _free(generator)
+                _renew(generator)
             raise
         finally:
             caller.wait_stream(stream)
@@ -120,8 +120,8 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
 
 
 @contextmanager
-def left_as_it_was(state: Callable[[], list[Tensor]]) -> Iterator[None]:
-    """Undo in place what happens to the tensors of `state`; those that are new in it, Adam's moments, become zero."""
+def undo_changes(state: Callable[[], list[Tensor]]) -> Iterator[None]:
+    """At the end, restore the tensors of `state` in place; those that are new by then, Adam's moments, become zero."""
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
     try:
         yield
@@ -135,11 +135,11 @@ def left_as_it_was(state: Callable[[], list[Tensor]]) -> Iterator[None]:
 
 
 @contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
+def _forbid_waiting() -> Iterator[None]:
     """Make operations that wait for the device raise, as they would during a capture."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that not every such operation is found
+        warnings.simplefilter("ignore")  # about operations that it cannot detect
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -147,13 +147,13 @@ def _waiting_is_an_error() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _free(generator: torch.Generator) -> None:
-    """Give a generator a new state: that of a capture that broke off may refuse to draw outside of a capture."""
+def _renew(generator: torch.Generator) -> None:
+    """Give a generator a new state: after a failed capture, the old one may refuse to draw outside of a capture."""
     generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of the first error: one that breaks off a capture is followed by another when it ends."""
+    """The first line of the first error: the one that made a capture fail is followed by others."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error).partition("\n")[0]

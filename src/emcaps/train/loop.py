@@ -1,4 +1,4 @@
-"""Training: one loop, any device, stoppable at any moment and resumable to the same numbers."""
+"""The training loop: it runs on any device, can be stopped at any moment, and resumes to the same numbers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
-from emcaps.data.augment import to_tensors
+from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
-from emcaps.data.splice import find_counterparts
 from emcaps.data.splits import load_split
-from emcaps.nn import build_network
+from emcaps.data.tensors import to_tensors
 from emcaps.routing.dispatch import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
+from emcaps.train.checks import check_fits
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
-from emcaps.train.randomness import seed_for
-from emcaps.train.step import learning_rate_of, make_optimiser, make_sums, margin_of, start_betas
+from emcaps.train.randomness import own_randomness
+from emcaps.train.schedules import learning_rate_of, margin_of
+from emcaps.train.start import start_network
+from emcaps.train.step import make_optimiser, make_sums
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
 
 
 class Progress(NamedTuple):
-    """Where a run stands, for whoever shows it."""
+    """How far a run is."""
 
     step: int
     steps: int
     row: dict[str, Any]
     """The newest row of metrics.jsonl; empty before the first."""
     evaluated: int = 0
-    """Images of the evaluation that is going on; 0 while training."""
+    """How many images of the current evaluation are done; 0 while training."""
 
 
 class TrainResult(NamedTuple):
@@ -51,7 +53,7 @@ class TrainResult(NamedTuple):
     """False if the run was interrupted; it is saved and can be resumed."""
     evaluations: dict[str, Evaluation]
     seconds: float
-    """Of training, over all the times that the run was gone on with."""
+    """How long training took, summed over all times that the run was resumed."""
 
 
 def train(
@@ -71,25 +73,23 @@ def train(
     wants_graph(config.train.graph, place)
     writer = _summary_writer() if tensorboard else None
     split = load_split(config.data, data_folder)
+    check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
     data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume:
-        folders.read_config(folder)  # before the lock, which would make a folder where there is none
+        folders.read_config(folder)  # before the lock, which would make a missing folder
 
     with (
         folders.only_user(folder),
-        _own_randomness(place),
+        own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
         ExitStack() as stack,
     ):
         saved = _saved_state(folder, config) if resume else None
         first = saved.step if saved else 0
-        torch.manual_seed(seed_for(config.train.seed, "network"))
-        network = build_network(config.network, config.data.image_channels, config.data.crop).to(place)
-        if saved is None:
-            start_betas(network, images, config)
+        network = start_network(config, images)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:
@@ -98,7 +98,7 @@ def train(
             folders.continue_run(folder, config, place, data, first)
         else:
             folders.start_run(folder, config, place, data)
-        # Not before the folder is known to be this run's: a new writer hides what another one logged after its step.
+        # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
         board = stack.enter_context(writer(str(folder / "tensorboard"), purge_step=first + 1)) if writer else None
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
         started = time.perf_counter()
@@ -132,7 +132,7 @@ def train(
                 logged_at, logged_step = seconds(), step
                 log(row)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
-                log(accuracy_row(step, evaluate_split(network, split, config, place)))
+                log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None:
@@ -150,7 +150,7 @@ def train(
                 on_progress(Progress(step, config.train.steps, row, done))
 
         try:
-            evaluations = evaluate_split(network, split, config, place, on_progress=evaluating)
+            evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
         last_row = accuracy_row(step, evaluations)
@@ -171,7 +171,7 @@ def accuracy_row(step: int, evaluations: dict[str, Evaluation]) -> dict[str, Any
 
 
 def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dict[str, Any]:
-    """Means since the last row; empties the sums."""
+    """The means since the last row; resets the sums to zero."""
     steps = float(sums["steps"])
     row: dict[str, Any] = {
         "step": step,
@@ -187,8 +187,8 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
 
 
 def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
-    """The checkpoint to go on from; None if the run was stopped before its first, so that it starts over."""
-    if not _same_but_for_what_may_change(config, folders.read_config(folder)):
+    """The checkpoint to resume from; None if the run was stopped before its first one, so that it starts over."""
+    if not _may_resume(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
             f"{' and '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
@@ -197,7 +197,7 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
         _check_nothing_is_lost(folder, config)
         return None
     saved = checkpoints.load(folder / folders.CHECKPOINT)
-    if not _same_but_for_what_may_change(config, saved.config):
+    if not _may_resume(config, saved.config):
         raise ValueError(
             f"{folders.CONFIG} and {folders.CHECKPOINT} in {folder} have different settings: one was changed"
         )
@@ -209,19 +209,20 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
 
 
 def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
-    """A run that starts over drops what it found: refuse one that has got further than to its first checkpoint."""
+    """Refuse to start a run over if it had got further than to its first checkpoint: its results would be lost."""
     found = [name for name in (folders.WEIGHTS, folders.EVALUATION) if (folder / name).exists()]
     last = max((row["step"] for row in folders.read_metrics(folder)), default=0)
     if found or last > config.train.checkpoint_every:
         raise ValueError(
-            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to go on from, and to "
+            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to resume from, and to "
             "start over would lose what it found: restore the checkpoint, or train in another folder"
         )
 
 
-def _same_but_for_what_may_change(config: RunConfig, before: RunConfig) -> bool:
+def _may_resume(config: RunConfig, before: RunConfig) -> bool:
+    """Whether a run with the settings `before` may be resumed with `config`: only MAY_CHANGE may differ."""
     changed: dict[str, Any] = {"train.graph": before.train.graph}
-    if config.train.decay != "cosine":  # whose every step depends on the number of all steps
+    if config.train.learning_rate_schedule != "cosine":  # whose every step depends on the number of all steps
         changed["train.steps"] = before.train.steps
     return config.override(changed) == before
 
@@ -245,15 +246,8 @@ def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) 
 
 
 @contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random number generators as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-
-
-@contextmanager
 def _deterministic() -> Iterator[None]:
-    """Convolutions by the same algorithm every time: a resumed run must give the same bits."""
+    """Make convolutions use the same algorithm every time, since a resumed run must give the same bits."""
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     try:
@@ -264,20 +258,20 @@ def _deterministic() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks; a second one stops at once."""
-    asked = threading.Event()
+    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield interrupted.is_set
         return
 
-    def ask(number: int, _frame: object) -> None:
-        if asked.is_set():
+    def handle(number: int, _frame: object) -> None:
+        if interrupted.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        interrupted.set()
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield interrupted.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

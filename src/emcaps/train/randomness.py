@@ -6,6 +6,8 @@ Nothing depends on how the run got to a step, so a resumed run draws what an uni
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -17,8 +19,15 @@ def seed_for(seed: int, purpose: str, number: int = 0) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the caller's random number generators, of the CPU and of this device, as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
 def seed_default_generator(seed: int, device: torch.device) -> None:
-    """Seed what dropout draws from. On CUDA only this device's generator: torch.manual_seed goes to all of them."""
+    """Seed the generator that dropout uses. On CUDA only this device's: torch.manual_seed would seed all of them."""
     if device.type == "cuda":
         default_cuda_generator(device).manual_seed(seed)
     else:

@@ -1,9 +1,9 @@
-"""A run's folder: everything that says what was run, and everything that the run found.
+"""A run's folder: it says what was run, and holds everything that the run found.
 
 config.json             the resolved settings
 environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
-checkpoint.safetensors  everything needed to go on
+checkpoint.safetensors  everything needed to resume
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
 .lock                   held by the process that is at work on the run
@@ -11,25 +11,19 @@ evaluation.json         accuracy and confusion matrix of those weights
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import platform
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import emcaps
 from emcaps.config import RunConfig
-from emcaps.data.prepared import fingerprint
-from emcaps.data.splits import Split
-from emcaps.files import append_line, atomic_write
+from emcaps.data.prepared import Examples, fingerprint
+from emcaps.files import append_line, read_json, write_json, write_text
+from emcaps.provenance import environment
 
 try:
     import fcntl
@@ -43,7 +37,7 @@ HAS_LOCKS = fcntl is not None
 
 
 class TakenRunError(ValueError):
-    """There is a run in the folder already, or another process is at work on it."""
+    """The folder already holds a run, or another process is at work on it."""
 
 
 @contextmanager
@@ -60,7 +54,7 @@ def only_user(folder: Path) -> Iterator[None]:
 
 
 def is_busy(folder: Path) -> bool:
-    """Whether a process is at work on the run. It may be done, and another may have begun, a moment later."""
+    """Whether a process is at work on the run. The answer may be out of date a moment later."""
     if not (folder / LOCK).exists():
         return False
     try:
@@ -71,45 +65,46 @@ def is_busy(folder: Path) -> bool:
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
-    """Write down what a new run is; refuse a folder that holds one already. `data` names each part's fingerprint."""
+    """Write down what a new run is; refuse a folder that holds one. `data` holds the fingerprint of each part."""
     if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
         raise TakenRunError(
             f"{folder} holds a run already: go on with it by --resume {shlex.quote(str(folder))}, or name another "
             "folder"
         )
     write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
-    _write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
+    write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
-    """Note that a run goes on from `step`, and drop what it will find again: metrics, weights, evaluation."""
-    found = _read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation."""
+    found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
     if found.get("data", data) != data:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
-    rows = [row for row in read_metrics(folder) if row["step"] <= step]  # before anything is changed: it may refuse
+    # Read before anything is written: this raises if a line is damaged, and then the run must be left as it was.
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
     found.setdefault("resumed", []).append({"step": step} | environment(device))
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
             (folder / name).unlink(missing_ok=True)
     write_json(folder / ENVIRONMENT, found)
-    _write_text(folder / CONFIG, config.to_json() + "\n")
-    _write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / CONFIG, config.to_json() + "\n")
+    write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def is_data_of(folder: Path, split: Split) -> bool:
-    """Whether the run was trained and tested with these images, as far as it wrote that down."""
-    found = _read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
-    data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
-    return bool(found.get("data", data) == data)
+def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
+    """Whether these are the "train" and "test" examples of the run, as far as it wrote that down and they are given."""
+    found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    recorded = found.get("data", {})
+    return all(fingerprint(parts[name]) == recorded[name] for name in parts if name in recorded)
 
 
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}")
-    settings = _read_json(folder / CONFIG)
+    settings = read_json(folder / CONFIG)
     try:
         return RunConfig.from_dict(settings)
     except ValueError as error:
@@ -118,50 +113,13 @@ def read_config(folder: Path) -> RunConfig:
         ) from error
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the numbers of a run may depend on besides its config."""
-    return {
-        "emcaps": emcaps.__version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": device_name(device),
-        "threads": torch.get_num_threads(),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU's product name, or "cpu" with the number of cores."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type}, {os.cpu_count()} cores"
-
-
-def commit() -> str | None:
-    """The commit of the source that runs, with "+changes" if files differ from it; None outside a git checkout.
-
-    $EMCAPS_COMMIT comes first: a copy of the source may lie in a checkout of another state.
-    """
-    if os.environ.get("EMCAPS_COMMIT"):
-        return os.environ["EMCAPS_COMMIT"]
-    source = Path(__file__).parent
-    try:
-        _git(source, "ls-files", "--error-unmatch", __file__)  # else this is a checkout of something else around us
-        head = _git(source, "rev-parse", "HEAD")
-        return head + ("+changes" if _git(source, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):  # no git, no checkout, or one on a disk that does not answer in time
-        return None
-
-
 def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to the run's metrics."""
     append_line(folder / METRICS, json.dumps(row))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every whole row; a last line that a killed process cut short is left out."""
+    """All rows, without a last line that a killed process cut short."""
     rows: list[dict[str, Any]] = []
     path = folder / METRICS
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -179,7 +137,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def read_evaluation(path: Path) -> tuple[float, int]:
     """The accuracy on the test part, 0 to 1, and the step it was found at."""
-    found = _read_json(path)
+    found = read_json(path)
     try:
         accuracy, step = float(found["test"]["accuracy"]), int(found["step"])
     except (KeyError, TypeError, ValueError) as error:
@@ -187,27 +145,3 @@ def read_evaluation(path: Path) -> tuple[float, int]:
     if not 0 <= accuracy <= 1:
         raise ValueError(f"{path} is damaged (an accuracy of {accuracy}): restore it from another copy")
     return accuracy, step
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:  # not JSON, or not even text
-        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged (it holds no settings): restore it from another copy")
-    return value
-
-
-def write_json(path: Path, value: Any) -> None:
-    _write_text(path, json.dumps(value, indent=2) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()

@@ -1,8 +1,24 @@
-"""Schedules of training as pure functions of the step, counted from 0."""
+"""The schedules of training, the learning rate's and the margin's, as pure functions of the step, counted from 0."""
 
 from __future__ import annotations
 
 import math
+
+from emcaps.config import TrainConfig
+
+
+def learning_rate_of(config: TrainConfig, step: int) -> float:
+    """The learning rate of a step, by the schedule that the config names."""
+    if config.learning_rate_schedule == "cosine":
+        rate = cosine_rate(step, config.learning_rate, config.steps)
+    else:
+        rate = learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
+    return rate * warm_up(step, config.warmup_steps)
+
+
+def margin_of(config: TrainConfig, step: int) -> float:
+    """The margin of the spread loss at a step, by the schedule that the config names."""
+    return (linear_margin if config.margin_schedule == "linear" else spread_margin)(step, config.margin_steps)
 
 
 def spread_margin(step: int, margin_steps: int = 50_000) -> float:

@@ -1,8 +1,8 @@
-"""One step of training: gather, augment, forward, loss, backward, optimiser, and the sums that metrics are made of.
+"""One step of training: gather, augment, forward, loss, backward, optimiser, and the sums that give the metrics.
 
-A step has two halves. `prepare` puts in place what differs from step to step; `work` does all the rest with neither
-argument nor result, on tensors that stay where they are, and never waits for the device. So `work` can be captured in a
-CUDA graph (graph.py), whose replay gives the very numbers that a call gives.
+A step has two halves. `prepare` sets what differs from step to step. `work` does all the rest: it has neither arguments
+nor a result, its tensors stay where they are, and it never waits for the device. So it can be captured in a CUDA graph
+(graph.py), whose replay gives the same numbers as a call.
 
 Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live on the device.
 """
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
-from emcaps.data.splice import Counterparts
-from emcaps.nn import MatrixCapsNet, cross_entropy_loss, margin_loss, spread_loss
+from emcaps.data.combine import Counterparts, mix
+from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.routing import RoutingOutput
 from emcaps.train.evaluate import class_scores
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
-from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin, warm_up
+from emcaps.train.schedules import learning_rate_of, margin_of
 
 
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
@@ -41,31 +41,18 @@ def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
                     "rate_factor": factor,
                 }
             )
-    how: dict[str, Any] = {"capturable": True, "fused": True} if on_gpu else {}
-    return torch.optim.Adam(groups, weight_decay=config.weight_decay, **how)
+    options: dict[str, Any] = {"capturable": True, "fused": True} if on_gpu else {}
+    return torch.optim.Adam(groups, weight_decay=config.weight_decay, **options)
 
 
 def is_beta(name: str) -> bool:
-    """Of a parameter of a network."""
+    """Whether the parameter of this name is a beta of a routed layer."""
     return name.endswith(("beta_u", "beta_a"))
 
 
 def make_sums(device: torch.device) -> dict[str, Tensor]:
-    """What the next row of metrics is made of; kept on the device, so that a step does not wait for it."""
+    """Sums that give the next row of metrics; they are kept on the device, so that a step does not wait for it."""
     return {name: torch.zeros((), device=device) for name in ("steps", "loss", "right")}
-
-
-STARTING_IMAGES = 32
-"""How many images the starting betas are chosen on, if the config asks for that."""
-
-
-def start_betas(network: nn.Module, images: Tensor, config: RunConfig) -> None:
-    """Give a new capsule network the starting betas that its config asks for."""
-    if not isinstance(network, MatrixCapsNet) or config.network.betas == "zero":
-        return
-    chosen = ExampleOrder(len(images), STARTING_IMAGES, config.train.seed, images.device).batch(0)
-    generator = torch.Generator(images.device).manual_seed(seed_for(config.train.seed, "start"))
-    network.start_half_active(augment(images[chosen], config.data, generator))
 
 
 class TrainingStep:
@@ -100,18 +87,18 @@ class TrainingStep:
         self.work()
 
     def prepare(self, number: int) -> None:
-        """The seeds, examples, learning rate and margin of a step."""
+        """Set the seeds, examples, learning rate and margin of a step."""
         config = self.config.train
         seed_default_generator(seed_for(config.seed, "dropout", number), self.images.device)
         self.generator.manual_seed(seed_for(config.seed, "augmentation", number))
         self.examples.copy_(self.order.batch(number))
         for group in self.optimiser.param_groups:
             rate = learning_rate_of(config, number) * group.get("rate_factor", 1.0)
-            group["lr"] = _changed(group["lr"], rate)
-        self.margin = _changed(self.margin, margin_of(config, number))
+            group["lr"] = _set(group["lr"], rate)
+        self.margin = _set(self.margin, margin_of(config, number))
 
     def work(self) -> None:
-        """Update the network from the examples in place, and add to the sums."""
+        """Update the network from the examples that `prepare` chose, and add to the sums."""
         labels = self.labels[self.examples]
         others = None
         if self.counterparts is not None:
@@ -125,7 +112,7 @@ class TrainingStep:
             self.sums[name] += value
 
     def state(self) -> list[Tensor]:
-        """Every tensor that a step changes and the next one reads. An optimiser makes its own in the first step."""
+        """Every tensor that a step changes and the next one reads. The optimiser makes its own in the first step."""
         moments = [value for values in self.optimiser.state.values() for value in values.values()]
         return [*self.network.parameters(), *self.network.buffers(), *moments, *self.sums.values()]
 
@@ -141,7 +128,7 @@ def train_step(
 ) -> tuple[Tensor, Tensor]:
     """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right.
 
-    `share` (B,) says how much of each crop is its own image, where the rest is its neighbour's: see `mix`.
+    `share` (B,) says how much of each crop is its own image; the rest is its neighbour's (see `mix`).
     """
     with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
         output = network(crops)
@@ -154,17 +141,6 @@ def train_step(
     return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
 
 
-def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix up to `largest` of its neighbour in the batch into each crop; gives the crops and the share that is its own.
-
-    The foreign share is a squared uniform number, so that most images stay nearly themselves.
-    """
-    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
-    share = 1 - largest * drawn.square()
-    wide = share[:, None, None, None]
-    return wide * crops + (1 - wide) * crops.roll(1, 0), share
-
-
 def loss_of(
     output: RoutingOutput | Tensor,
     target: Tensor,
@@ -172,7 +148,7 @@ def loss_of(
     margin: float | Tensor,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """The configured loss of class capsules, or the cross-entropy of a CNN's logits; `weight` (B,) counts examples."""
+    """The configured loss of class capsules, or the cross-entropy of a CNN's logits; `weight` (B,) weights examples."""
     if not isinstance(output, RoutingOutput):
         if weight is None:
             return F.cross_entropy(output, target)
@@ -183,18 +159,6 @@ def loss_of(
     return loss(output.activation, target, weight)
 
 
-def learning_rate_of(config: TrainConfig, step: int) -> float:
-    if config.decay == "cosine":
-        rate = cosine_rate(step, config.learning_rate, config.steps)
-    else:
-        rate = learning_rate(step, config.learning_rate, config.decay_rate, config.decay_steps)
-    return rate * warm_up(step, config.warmup_steps)
-
-
-def margin_of(config: TrainConfig, step: int) -> float:
-    return (linear_margin if config.margin == "linear" else spread_margin)(step, config.margin_steps)
-
-
-def _changed(place: float | Tensor, value: float) -> float | Tensor:
-    """`value`, written into `place` if that is a tensor: a graph reads it there. Nothing is copied from the host."""
+def _set(place: float | Tensor, value: float) -> float | Tensor:
+    """`value`, or `place` filled with it if that is a tensor, which a graph reads. The host copies nothing."""
     return place.fill_(value) if isinstance(place, Tensor) else value

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from emcaps.data.augment import evaluation_crops
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE
 from emcaps.names import unknown_name
 from emcaps.train.checkpoint import load as load_file
@@ -19,7 +19,7 @@ SHIPPED = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.safet
 
 
 def find_weights(name: str | Path) -> Path:
-    """The file of a shipped network, of a run folder (its last checkpoint if it is not finished), or the file named."""
+    """The weights file of a shipped network or of a run (its checkpoint if it is not complete), or the file itself."""
     path = Path(name)
     if path.is_dir():
         finished = (path / WEIGHTS).exists() or not (path / CHECKPOINT).exists()
@@ -41,16 +41,16 @@ def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
     >>> crops = emcaps.crops_for("small-stereo", images)  # uint8 (B, 2, 48, 48)
     >>> network(crops).activation.argmax(-1)
 
-    `name` is that of a network that comes with the package, a run folder or a .safetensors file.
+    `name` is the name of a network that comes with the package, a run folder or a .safetensors file.
     """
     network, _, _ = load_network(find_weights(name), device)
     return network.eval()
 
 
 def crops_for(name: str | Path, images: Tensor) -> Tensor:
-    """What the network of this name reads of uint8 images (B, C, 48, 48): the centre, prepared as it was in training.
+    """What the network of this name reads: the centre of uint8 images (B, C, 48, 48), prepared as in its training.
 
-    Networks differ in that, and one that is shown other crops than it was trained on is wrong without a word.
+    Networks differ in their preparation, and one that gets crops of another kind gives wrong answers without an error.
     """
     data = load_file(find_weights(name)).config.data
     shape = (data.image_channels, SIDE, SIDE)

@@ -1,4 +1,4 @@
-"""Splicing: who may be spliced with whom, and what a spliced image shows."""
+"""Splicing: which images may be spliced with which, and what a spliced image shows. Mixing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from emcaps.config import DataConfig
-from emcaps.data.augment import augment, to_tensors
+from emcaps.data.augment import augment
+from emcaps.data.combine import find_counterparts, mix, splice
 from emcaps.data.prepared import Examples
-from emcaps.data.splice import find_counterparts, splice
+from emcaps.data.tensors import to_tensors
 from patterns import pattern_examples
 
 MakeExamples = Callable[..., Examples]
@@ -118,3 +119,12 @@ def test_each_side_keeps_its_own_background() -> None:
 def test_others_must_be_as_many_as_the_images() -> None:
     with pytest.raises(ValueError, match=r"must have their shape \(4, 1, 8, 8\), not \(1, 1, 8, 8\)"):
         splice(torch.zeros(4, 1, 8, 8), torch.ones(1, 1, 8, 8), 1.0, generator())
+
+
+def test_mix_takes_from_the_neighbour_what_the_share_says() -> None:
+    crops = torch.randn(64, 1, 3, 3)
+    mixed, share = mix(crops, 0.5, generator())
+    assert 0.5 <= float(share.min()) < 0.6 < 0.99 < float(share.max()) <= 1
+    for number in range(64):
+        own, other = float(share[number]), crops[number - 1]
+        torch.testing.assert_close(mixed[number], own * crops[number] + (1 - own) * other)

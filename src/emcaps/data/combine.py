@@ -1,10 +1,12 @@
-"""Spliced training images: beyond a random line they show another instance of their category.
+"""Training images that are made of two others: spliced along a line, or mixed.
 
-A network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the same
-viewpoint in the same light, is a car that it has not seen; so is every other pair, along every line. This takes more
-labels than the category: those of viewpoint and light, of training images.
+Splicing: a network that has seen five cars shall know a sixth. A car whose rear is another car's rear, seen from the
+same viewpoint in the same light, is a car that the network has not seen, and any two cars can be spliced along any
+line. This takes more labels of the training images than their category: those of viewpoint and light.
 
-Dims: N images, C channels, H and W the side of the images.
+Mixing: a part of its neighbour in the batch is added to each image, and both labels count by their shares.
+
+Dims: N images, C channels, H and W the image's sides.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ FARTHEST = 1 / 6
 
 
 class Counterparts(NamedTuple):
-    """For every example, those of the same category, viewpoint, light and camera; itself among them.
+    """For every example, all examples of the same category, viewpoint, light and camera, itself included.
 
-    So of n instances one in n draws is the example itself, which splicing leaves as it is.
+    With n instances one draw in n is the example itself, and splicing an image with itself changes nothing.
     """
 
     grouped: Tensor
-    """int64 (N,): the examples, group after group."""
+    """int64 (N,): the numbers of the examples, group after group."""
     first: Tensor
     """int64 (N,): where in `grouped` the group of each example begins."""
     size: Tensor
-    """int64 (N,): how many are in it."""
+    """int64 (N,): how many examples that group has."""
 
     def draw(self, examples: Tensor, generator: torch.Generator) -> Tensor:
         """One counterpart of each of these examples, all equally likely."""
@@ -46,7 +48,7 @@ class Counterparts(NamedTuple):
 
 
 def find_counterparts(examples: Examples, view: str, device: str | torch.device) -> Counterparts:
-    """Of the examples as `to_tensors` numbers them: "mono" has each camera by itself."""
+    """The counterparts of all examples, numbered as `to_tensors` does: with "mono", each camera is an example."""
     check_name("view", view, VIEWS)
     seen = np.stack([examples.category, examples.elevation, examples.azimuth, examples.lighting])
     _, group = np.unique(seen, axis=1, return_inverse=True)
@@ -65,7 +67,7 @@ def find_counterparts(examples: Examples, view: str, device: str | torch.device)
 
 
 def splice(images: Tensor, others: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """A `share` of the images (N, C, H, W), each with one side of a random line from its partner in `others`."""
+    """The images (N, C, H, W), of which a `share` show the same-numbered image of `others` beyond a random line."""
     if others.shape != images.shape:
         raise ValueError(
             f"images are spliced one by one, so others must have their shape {tuple(images.shape)}, "
@@ -81,3 +83,14 @@ def splice(images: Tensor, others: Tensor, share: float, generator: torch.Genera
     down, across = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
     beyond = down[:, None] * angle.sin() + across * angle.cos() > distance
     return torch.where((chosen & beyond)[:, None], others, images)
+
+
+def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mix up to `largest` of its neighbour in the batch into each crop; gives the crops and each one's own share (N,).
+
+    The foreign share is a squared uniform number, so that most images stay nearly themselves.
+    """
+    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
+    share = 1 - largest * drawn.square()
+    wide = share[:, None, None, None]
+    return wide * crops + (1 - wide) * crops.roll(1, 0), share
