@@ -1,4 +1,4 @@
-"""What routing does inside: the statistics, on assignments made by hand."""
+"""How sharp routing is: the statistics, on assignments made by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from emcaps.config import preset
-from emcaps.experiments.inside import (
+from emcaps.analysis.sharpness import (
     assignment_entropy,
     average,
     effective_children,

@@ -5,7 +5,7 @@ import torch
 
 from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
-from emcaps.report.flow import image_shares
+from emcaps.analysis.flow import image_shares
 
 
 @pytest.fixture
