@@ -11,7 +11,7 @@ import pytest
 
 from emcaps.experiments import choices, cost, pitfalls, table2
 from emcaps.experiments.iterations import VARIANTS, read_runs
-from emcaps.experiments.rows import finished, mean_and_spread, read_records, spread
+from emcaps.experiments.records import finished, mean_and_spread, read_records, spread
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -139,10 +139,7 @@ def test_the_page_on_three_iterations_has_the_numbers_of_its_runs():
     for variant in VARIANTS:
         runs = read_runs(ROOT / "results/three-iterations", variant)
         assert len(runs) == 3
-        cells = [
-            spread([100 * value for value in each], 1)
-            for each in zip(*((r.late, r.held_out) for r in runs), strict=True)
-        ]
+        cells = [spread(each, 1) for each in zip(*((r.training_accuracy, r.accuracy) for r in runs), strict=True)]
         line = next(line for line in page.splitlines() if line.startswith(f"| [{variant}](") and "±" in line)
         assert f"| {' | '.join(cells)} |" in line
 

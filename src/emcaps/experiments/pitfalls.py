@@ -270,7 +270,8 @@ def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Record]], network:
         axes.set_xlabel("iteration")
         axes.set_title(layer)
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.axes[0].set_ylabel("parents that live on one child, %")
 
 
@@ -290,5 +291,6 @@ def _draw_positions(figure: Any, found: Mapping[str, Sequence[Record]]) -> None:
         axes.set_title(layer)
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylim(bottom=1)  # after both have their lines, because they share a scale
-    figure.axes[0].legend()
+    if figure.axes[0].lines:
+        figure.axes[0].legend()
     figure.axes[0].set_ylabel("positions that share a child, in effect")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
 from emcaps.names import check_name, first_of
-from emcaps.train.run_folder import CONFIG, EVALUATION, METRICS, read_config, read_evaluation, read_metrics
+from emcaps.train.run_folder import EVALUATION, METRICS, read_config, read_evaluation, read_metrics
 
 Rows = Mapping[str, RunConfig]
 MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
@@ -103,7 +103,7 @@ def read_records(rows: Rows, row: str, runs: Path, *, measured: bool = False) ->
     check_name("row", row, rows)
     records = []
     for folder in sorted((runs / row).glob("seed*")):
-        if (folder / CONFIG).exists() and is_finished(folder, measured=measured):
+        if is_finished(folder, measured=measured):
             config = check_settings(rows, row, folder, any_data=measured)
             records.append(_read_record(folder, config))
     return sorted(records, key=lambda record: record.seed)
