@@ -10,7 +10,7 @@ import pytest
 
 from documents.links import PAGES, links_of
 from emcaps.documents.recorded import RESULTS, ROOT
-from emcaps.experiments.rows import spread
+from emcaps.experiments.records import spread
 
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 SHOWN = re.compile(rf"(?P<mean>{NUMBER})(?: ± (?P<spread>{NUMBER}))?(?P<unit> ?%| runs| passed)?")

@@ -1,20 +1,29 @@
-"""The commands of `emcaps experiment`; as thin as the others, and as quick to show their help."""
+"""The commands of `emcaps experiment`. Like the others they are thin, and import nothing heavy before they run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from emcaps.cli.shared import DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS
 
+if TYPE_CHECKING:
+    from emcaps.experiments.runner import Training
+
 experiment_app = typer.Typer(
     help="Re-make a table or figure, from recorded runs or from scratch.",
     no_args_is_help=True,
     epilog=examples("emcaps experiment table2", "emcaps experiment table2 --train --runs runs/table2"),
 )
+RunsOption = Annotated[Path, typer.Option(help="Folder of the runs.")]
+TrainOption = Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")]
+SeedOption = Annotated[
+    list[int] | None, typer.Option("--seed", help="Train with this seed; may be repeated.", min=0, show_default=False)
+]
 JobsOption = Annotated[
     int,
     typer.Option(
@@ -23,59 +32,85 @@ JobsOption = Annotated[
         min=1,
     ),
 ]
+DataOption = Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")]
+FiguresOption = Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")]
+SAVED = "what is done is saved, and the same command resumes it"
+
+
+def _seeds_option(default: int) -> Any:
+    return typer.Option("--seeds", help=f"Train with this many seeds, from 0 on (default: {default}).", min=1)
+
+
+ThreeSeedsOption = Annotated[int | None, _seeds_option(3)]
+OneSeedOption = Annotated[int | None, _seeds_option(1)]
+
+
+def _training(
+    asked: bool,
+    seed: Sequence[int] | None,
+    seeds: int | None,
+    default: int,
+    jobs: int,
+    device: str,
+    folder: Path | None,
+) -> Training | None:
+    """How to train, if that was asked for: with the seeds that were named, or as many as were counted."""
+    from emcaps.experiments.runner import Training
+
+    if seed and seeds is not None:
+        raise ValueError(f"--seed names seeds and --seeds {seeds} counts them from 0: give only one of the two")
+    chosen = tuple(dict.fromkeys(seed)) if seed else range(default if seeds is None else seeds)
+    return Training(chosen, jobs, device, folder) if asked else None
 
 
 @experiment_app.command(
     epilog=examples(
         "emcaps experiment table2",
         "emcaps experiment table2 --train --runs runs/table2 --row best-stereo-it2 --seeds 5",
+        "emcaps experiment table2 --train --runs runs/table2 --row best-stereo-it2 --seed 7 --seed 101",
     )
 )
 def table2(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/table2"),
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    runs: RunsOption = Path("results/table2"),
     rows: Annotated[
         list[str] | None, typer.Option("--row", help="Only this row, as best-mono-it2; may be repeated.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds to train each row with.", min=1)] = 3,
-    jobs: JobsOption = 1,
     figure: Annotated[Path | None, typer.Option(help="Draw accuracy over training (Figure 6) to this PNG.")] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
     """Table 2 of the paper: smallNORB by the small and the full network, beside what others published."""
     from emcaps.experiments.table2 import ROWS, run_table2
 
-    with interruption("what is done is saved, and the same command goes on"):
-        run_table2(
-            runs,
-            rows or list(ROWS),
-            range(seeds),
-            wide_console(),
-            train_first=train,
-            jobs=jobs,
-            device=device,
-            data_folder=folder,
-            figure=figure,
-        )
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(SAVED):
+        run_table2(runs, wide_console(), rows or list(ROWS), train=how, figure=figure)
 
 
 @experiment_app.command(
     epilog=examples("emcaps experiment iterations", "emcaps experiment iterations --train --data toys --runs runs/it")
 )
 def iterations(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/three-iterations"),
-    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "smallnorb",
-    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    runs: RunsOption = Path("results/three-iterations"),
+    data: DataOption = "smallnorb",
+    figures: FiguresOption = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
     """Why three iterations learn more slowly than two; with --train from scratch, in minutes on a CPU."""
     from emcaps.experiments.iterations import run_iterations
 
-    with interruption("what is done is saved, and the same command goes on"):
-        run_iterations(runs, folder, device, data, wide_console(), figures, train_first=train)
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(SAVED):
+        run_iterations(runs, wide_console(), data, train=how, figures=figures)
 
 
 @experiment_app.command(
@@ -85,14 +120,16 @@ def iterations(
     )
 )
 def pitfalls(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/pitfalls"),
+    runs: RunsOption = Path("results/pitfalls"),
     network: Annotated[
         str,
         typer.Option(help="tiny, for minutes on a CPU, or small, for minutes on a GPU in runs six times as long."),
     ] = "tiny",
-    data: Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = "toys",
-    figures: Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    data: DataOption = "toys",
+    figures: FiguresOption = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
     jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -100,8 +137,9 @@ def pitfalls(
     """What each of the three pitfalls costs, in accuracy and inside the network."""
     from emcaps.experiments.pitfalls import run_pitfalls
 
-    with interruption("what is done is saved, and the same command goes on"):
-        run_pitfalls(runs, folder, device, data, wide_console(), figures, network, jobs, train_first=train)
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(SAVED):
+        run_pitfalls(runs, wide_console(), data, network, train=how, figures=figures)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
@@ -129,15 +167,17 @@ def inside(
     folder: FolderOption = None,
 ) -> None:
     """What routing does inside a trained network, by layer and iteration, on 64 of its training images."""
-    from emcaps.experiments.trained import run_inside
+    from emcaps.experiments.routing_table import show_routing
 
-    run_inside(run, wide_console(), json=json, device=device, data_folder=folder)
+    show_routing(run, wide_console(), json=json, device=device, data_folder=folder)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
-    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("results/choices"),
-    train: Annotated[bool, typer.Option("--train", help="Train what is missing first; Ctrl-C saves.")] = False,
+    runs: RunsOption = Path("results/choices"),
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: OneSeedOption = None,
     jobs: JobsOption = 1,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -145,5 +185,6 @@ def choices(
     """How the recipe of Table 2 was chosen, on held-out training instances."""
     from emcaps.experiments.choices import run_choices
 
-    with interruption("what is done is saved, and the same command goes on"):
-        run_choices(runs, wide_console(), train_first=train, jobs=jobs, device=device, data_folder=folder)
+    how = _training(train, seed, seeds, 1, jobs, device, folder)
+    with interruption(SAVED):
+        run_choices(runs, wide_console(), train=how)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from emcaps.analysis.sharpness import LAYERS, QUANTILES, average
 from emcaps.documents.recorded import PITFALLS, pitfalls_runs
-from emcaps.experiments.inside import LAYERS, QUANTILES, average
 from emcaps.experiments.pitfalls import markdown_accuracies, markdown_ratios, mean_data
 from emcaps.report.markdown import markdown_table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emcaps.documents.recorded import RESULTS, cost_points, table2_records
 from emcaps.experiments.demo import RUNS, demo_config
-from emcaps.experiments.rows import mean_and_spread, spread
+from emcaps.experiments.records import mean_and_spread, spread
 from emcaps.experiments.table2 import PUBLISHED
 from emcaps.nn import build_network
 from emcaps.nn.summary import count_parameters

@@ -9,8 +9,7 @@ from typing import Any
 
 from emcaps.bench.rows import Row, read_rows
 from emcaps.experiments import choices, cost, iterations, pitfalls, table2
-from emcaps.experiments.measured import Run, check_complete
-from emcaps.experiments.rows import Record, finished
+from emcaps.experiments.records import Record, finished
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout, if this package is used from one."""
@@ -35,19 +34,14 @@ def choices_records() -> dict[str, list[Record]]:
 
 
 @cache
-def pitfalls_runs(network: str) -> dict[str, list[Run]]:
-    runs = RESULTS / PITFALLS[network]
-    found = pitfalls.read_runs(runs, network)
-    check_complete(found, runs)
-    return found
+def pitfalls_runs(network: str) -> dict[str, list[Record]]:
+    return pitfalls.read_runs(RESULTS / PITFALLS[network], network)
 
 
 @cache
-def iterations_runs() -> dict[str, list[Run]]:
+def iterations_runs() -> dict[str, list[Record]]:
     runs = RESULTS / "three-iterations"
-    found = {variant: iterations.read_runs(runs, variant) for variant in iterations.VARIANTS}
-    check_complete(found, runs)
-    return found
+    return {variant: iterations.read_runs(runs, variant) for variant in iterations.VARIANTS}
 
 
 @cache

@@ -9,7 +9,7 @@ from emcaps.bench.cases import STEP, Case
 from emcaps.bench.implementations import FUSED_GRAPH
 from emcaps.bench.rows import newest
 from emcaps.documents.recorded import bench_rows, table2_records
-from emcaps.experiments.rows import Record, mean_and_spread
+from emcaps.experiments.records import Record, mean_and_spread
 from emcaps.experiments.table2 import PUBLISHED, ROWS, Published, markdown_rows
 from emcaps.report.markdown import markdown_link, markdown_table
 

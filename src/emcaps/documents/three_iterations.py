@@ -6,11 +6,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from emcaps.analysis.sharpness import LAYERS, average
 from emcaps.documents.recorded import choices_records, inside_network, iterations_runs, table2_records
 from emcaps.experiments.choices import FOLDS, row_name
-from emcaps.experiments.inside import LAYERS, average
 from emcaps.experiments.iterations import ROUTED
-from emcaps.experiments.rows import mean_and_spread, spread
+from emcaps.experiments.records import mean_and_spread, spread
 from emcaps.report.markdown import markdown_link, markdown_table
 
 SETTINGS = {
@@ -52,8 +52,8 @@ def variants(results: str) -> str:
     rows = []
     for variant, runs in iterations_runs().items():
         columns = (
-            spread([100 * run.late for run in runs], 1),
-            spread([100 * run.held_out for run in runs], 1),
+            spread([run.training_accuracy for run in runs], 1),
+            spread([run.accuracy for run in runs], 1),
             spread([run.gradient_norm for run in runs], 2),
             spread([run.gradient_cosine for run in runs], 2),
         )

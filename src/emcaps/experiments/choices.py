@@ -1,7 +1,7 @@
 """How the best recipe of Table 2 was chosen: a few changes at a time, tested on held-out training instances.
 
-Every row trains on four of the five training instances of each category and is tested on the fifth, the fold; the test
-set is never opened.
+Every row trains on four of the five training instances of each category and is tested on the fifth; its fold says which
+one that is. The test set is never opened.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from emcaps.config import RunConfig, preset
-from emcaps.experiments.rows import Record, finished, train_missing
+from emcaps.experiments.records import Record, finished
+from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST_BY_ITERATIONS, SOFT
+from emcaps.report.markdown import markdown_link
+from emcaps.report.markdown import markdown_table as write_table
 from emcaps.report.tables import plain_table
 
 STEPS = 9000
@@ -92,7 +95,7 @@ MONO: dict[str, dict[str, Any]] = {
     "it1-lambda-10": SPLICE | ONE | {"network.final_lambda": 10.0},
 }
 VARIANTS = {"stereo": STEREO, "mono": MONO}
-"""By view: the settings of each."""
+"""The settings of each variant, by view."""
 
 
 def row_name(view: str, variant: str, fold: int) -> str:
@@ -107,12 +110,10 @@ ROWS: dict[str, RunConfig] = {
 }
 
 
-def run_choices(
-    runs: Path, console: Console, *, train_first: bool, jobs: int = 1, device: str, data_folder: Path | None
-) -> None:
-    """Show how each variant does on its folds, after training what is missing if that is asked for."""
-    if train_first:
-        train_missing(ROWS, list(ROWS), (0,), runs, jobs=jobs, device=device, data_folder=data_folder)
+def run_choices(runs: Path, console: Console, *, train: Training | None = None) -> None:
+    """Show the accuracy of each variant on its folds, after training what is missing if `train` says how."""
+    if train is not None:
+        train_missing(ROWS, list(ROWS), runs, train)
     found = finished(ROWS, list(ROWS), runs)
     for view in VARIANTS:
         console.print(variant_table(found, view))
@@ -130,21 +131,20 @@ def variant_table(found: Mapping[str, Sequence[Record]], view: str) -> Table:
 
 
 def markdown_table(found: Mapping[str, Sequence[Record]], view: str, link: str = "../results/choices/") -> str:
-    """The same for a page, with links to the runs."""
+    """The table of a view for the page, with links to the runs."""
     folds = FOLDS[view]
-    lines = [f"| {view} | {' | '.join(f'fold {fold}, %' for fold in folds)} | mean, % |"]
-    lines.append(f"|---|{'--:|' * len(folds)}--:|")
+    rows = []
     for variant, accuracies in _accuracies(found, view).items():
         cells = [
-            "-" if value is None else f"[{_shown(value)}]({link}{row_name(view, variant, fold)})"
+            "-" if value is None else markdown_link(_shown(value), link + row_name(view, variant, fold))
             for fold, value in zip(folds, accuracies, strict=True)
         ]
-        lines.append(f"| {variant} | {' | '.join(cells)} | {_mean(accuracies)} |")
-    return "\n".join(lines)
+        rows.append([variant, *cells, _mean(accuracies)])
+    return write_table([view, *(f"fold {fold}, %" for fold in folds), "mean, %"], rows)
 
 
 def _accuracies(found: Mapping[str, Sequence[Record]], view: str) -> dict[str, list[float | None]]:
-    """By variant, a mean over seeds for each fold, None without a run; variants without any run are left out."""
+    """The mean over seeds for each variant and fold, None without a run; variants without any run are left out."""
     each = {variant: [found[row_name(view, variant, fold)] for fold in FOLDS[view]] for variant in VARIANTS[view]}
     return {
         variant: [statistics.mean(record.accuracy for record in records) if records else None for records in folds]
@@ -158,6 +158,6 @@ def _shown(value: float | None) -> str:
 
 
 def _mean(accuracies: Sequence[float | None]) -> str:
-    """Over all folds; a mean over some would not compare."""
+    """The mean over all folds, or a dash: a mean over some would not compare."""
     known = [value for value in accuracies if value is not None]
     return _shown(statistics.mean(known) if len(known) == len(accuracies) else None)

@@ -1,8 +1,8 @@
 """What accuracy costs: test error on smallNORB against parameters and minutes of training, ours beside published ones.
 
-Our minutes are the steps of a row times the milliseconds of a training step alone on a GPU, as `emcaps bench` found
-them, with the preset's augmentation: nearly all recorded runs shared a GPU. The benchmark has no CNN: its steps are as
-quick as the quickest that a run of it logged, which were alone.
+Our minutes are a row's steps times the milliseconds of a training step that had the GPU to itself, as `emcaps bench`
+measured it with the preset's augmentation, because nearly all recorded runs shared a GPU. The benchmark has no CNN: for
+its steps we take the highest speed that one of its runs logged, which it reached while it was alone.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from emcaps.bench.cases import BACKWARD, STEP
 from emcaps.bench.implementations import FUSED_GRAPH
 from emcaps.bench.rows import Row, read_rows
 from emcaps.config import RunConfig, preset
-from emcaps.experiments.rows import Record, finished, mean_and_spread
+from emcaps.experiments.published import FIGURES
+from emcaps.experiments.records import Record, finished, mean_and_spread
 from emcaps.experiments.table2 import ROWS, count_row_parameters
 from emcaps.files import atomic_write
 from emcaps.report.figures import new_figure
+from emcaps.report.markdown import markdown_link
+from emcaps.report.markdown import markdown_table as write_table
 from emcaps.report.tables import plain_table
 from emcaps.train.run_folder import read_metrics
 
 
 class Point(NamedTuple):
-    """One network, trained."""
+    """A trained network: its error and its cost."""
 
     who: str
     error: float
@@ -35,49 +38,18 @@ class Point(NamedTuple):
     parameters: int | None
     minutes: float | None
     how: str
-    """How the figure was come by."""
+    """How the error was measured."""
 
 
-PUBLISHED = (
-    Point("Hinton, full, stereo, 1 iteration", 9.7, 310_000, None, "paper"),
-    Point("Hinton, full, stereo, 2 iterations", 2.2, 310_000, None, "paper"),
-    Point("Hinton, full, stereo, 3 iterations", 1.8, 310_000, None, "paper; 1.4 with several crops"),
-    Point("Hinton, full, stereo, 5 iterations", 3.9, 310_000, None, "paper"),
-    Point("Hinton, small, stereo, 3 iterations", 2.2, 68_000, None, "paper"),
-    Point("Hinton's released weights, full, stereo", 1.8, 316_650, None, "its README; 1.3 with 13 crops"),
-    Point("Hinton, CNN, stereo", 5.2, 4_200_000, None, "paper"),
-    Point("Ciresan, CNN, stereo", 2.56, 2_700_000, None, "as Hinton quotes it; more inputs and distortions"),
-    Point("Gritzman, small, mono, 1 iteration", 13.8, 67_154, None, "paper"),
-    Point("Gritzman, small, mono, 2 iterations", 4.6, 67_154, None, "paper"),
-    Point("Gritzman, small, mono, 3 iterations", 6.3, 67_154, None, "paper"),
-    Point(
-        "Gritzman's code rerun, mono", 7.2, 67_154, 119 * 60, "2 iterations, last ten epochs: 6.7 to 7.7 in five runs"
-    ),
-    Point(
-        "Gritzman's code with dropout, mono", 6.0, 67_154, 119 * 60, "2 iterations, last ten epochs: 5.4 to 6.6 in five"
-    ),
-    Point("yl-1993, small, mono, 1 iteration", 25.2, 67_154, None, "as Gritzman quotes it"),
-    Point("yl-1993, small, mono, 2 iterations", 10.5, 67_154, None, "after 50 epochs"),
-    Point("yl-1993, small, mono, 3 iterations", 17.5, 67_154, None, "as Gritzman quotes it"),
-    Point("yl-1993, full, mono", 10.0, 310_000, None, "its README"),
-    Point("www0wwwjs1, mono, 2 iterations", 8.2, None, None, "A = 32; its code has a decoder"),
-    Point("Moeinh77, small, 2 iterations", 8.0, None, None, "its README"),
-    Point("Officium, full, stereo, 8 GPUs", 11.9, 310_000, 43 * 60, "last step; 9.1 at its best"),
-    Point(
-        "SWaltmann, small, stereo", 5.4, 68_754, None, "last 20 epochs of 5,000; 12.8 with a sign of its cost put right"
-    ),
-    Point("SWaltmann, full, stereo", 7.7, 310_000, 3350 * 3, "last 20 epochs of 3,350"),
-    Point("VB routing, three capsule layers, stereo", 1.3, None, None, "its README; another routing"),
-    Point("VB routing, one capsule layer, stereo", 2.9, None, None, "its README; another routing"),
-    Point("Sabour, dynamic routing, stereo", 2.7, None, None, "as Hinton quotes it; another routing"),
-    Point("Heinsen, 96x96, stereo", 0.9, 272_000, None, "best of ten on the test set; another routing"),
+PUBLISHED = tuple(
+    Point(figure.title, figure.error, figure.parameters, figure.minutes, figure.how)
+    for figure in FIGURES.values()
+    if figure.title != "Officium, full, stereo, 3 iterations"  # whose log counts once, by its last step
 )
-"""The facts are their authors'; errors are 100 less accuracies where they give those, and the parameters of networks
-with the same layers are counted or quoted once for all."""
 
 
 def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> dict[str, Point]:
-    """By row of Table 2: the mean over seeds at the last step, one crop."""
+    """The points of Table 2's rows: the mean over seeds at the last step, with one crop."""
     points = {}
     cnn = [record for name, records in found.items() if ROWS[name].network.kind == "cnn" for record in records]
     cnn_speed = max(map(_best_speed, cnn), default=0.0)
@@ -96,12 +68,12 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
 
 
 def _best_speed(record: Record) -> float:
-    """Images a second, of the quickest stretch of a run that its metrics tell."""
+    """The highest number of images a second in a run's metrics."""
     return max(float(row["images_per_second"]) for row in read_metrics(record.folder) if "images_per_second" in row)
 
 
 def _timed(config: RunConfig, speeds: Sequence[Row]) -> float | None:
-    """Milliseconds of a step, None if it was not timed. One and two channels cost the same, nearly."""
+    """The milliseconds of a step, None if it was not timed. One channel costs nearly the same as two."""
     size = "full" if config.network.primary_types == preset("full").network.primary_types else "small"
     wanted = (size, config.network.conv1_types, config.network.iterations, config.data.crop, config.train.batch_size)
     timed = {
@@ -109,12 +81,12 @@ def _timed(config: RunConfig, speeds: Sequence[Row]) -> float | None:
         for row in speeds
         if row.implementation == FUSED_GRAPH and (row.network, row.types, row.iterations, row.size, row.batch) == wanted
     }
-    # Of a step that was not timed as a whole, forward and backward are all but some hundredths.
+    # Where no whole step was timed, forward and backward stand for it: the rest is a few hundredths of a step.
     return timed.get(STEP) or timed.get(BACKWARD)
 
 
 def run_cost(runs: Path, speeds: Path, console: Console, figure: Path | None) -> None:
-    """Show and draw what is recorded in `runs` and in the rows of `emcaps bench`."""
+    """Show and draw what the runs in `runs` and the rows of `emcaps bench` in `speeds` say."""
     ours = our_points(finished(ROWS, list(ROWS), runs), read_rows(speeds))
     console.print(cost_table(ours))
     print(markdown_table(ours))
@@ -133,12 +105,12 @@ def cost_table(ours: Mapping[str, Point]) -> Table:
 
 
 def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") -> str:
-    """For the page: ours, with links to their runs, then the published ones."""
-    lines = ["| network | error, % | parameters | minutes | how |", "|---|--:|--:|--:|---|"]
+    """The table of the page: ours with links to their runs, then the published ones."""
+    rows = []
     for point in (*ours.values(), *PUBLISHED):
-        who = f"[{point.who}]({link}{point.who})" if point.who in ours else point.who
-        lines.append(f"| {who} | {' | '.join(_cells(point))} | {point.how} |")
-    return "\n".join(lines)
+        who = markdown_link(point.who, link + point.who) if point.who in ours else point.who
+        rows.append((who, *_cells(point), point.how))
+    return write_table(("network", "error, %", "parameters", "minutes", "how"), rows, left=(0, 4))
 
 
 def _cells(point: Point) -> list[str]:
@@ -148,7 +120,7 @@ def _cells(point: Point) -> list[str]:
 
 
 def draw_cost(ours: Sequence[Point], path: Path) -> None:
-    """Two panels, logarithmic both ways: error against parameters and against minutes."""
+    """Draw error against parameters and against minutes, in two panels with logarithmic axes."""
     figure = new_figure((12, 6))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, attribute, label in (
@@ -173,7 +145,7 @@ def draw_cost(ours: Sequence[Point], path: Path) -> None:
 
 
 def _draw_points(axes: Any, points: Sequence[Point], attribute: str, colour: str, label: str) -> None:
-    """Circles for stereo, triangles for mono."""
+    """Draw circles for stereo and triangles for mono."""
     for marker, view in (("o", "stereo"), ("v", "mono")):
         where = [
             (getattr(point, attribute), point.error)
@@ -185,7 +157,7 @@ def _draw_points(axes: Any, points: Sequence[Point], attribute: str, colour: str
 
 
 def _write_names(axes: Any, ours: Sequence[Point], attribute: str) -> None:
-    """Beside the points, moved down where they would meet on the same side."""
+    """Write names beside the points, moved down where two on the same side would overlap."""
     gap, reach = (1.1, 3) if attribute == "parameters" else (1.2, 8)
     named: list[tuple[bool, float, float]] = []
     for point in sorted((*ours, *PUBLISHED), key=lambda point: -point.error):
@@ -193,7 +165,7 @@ def _write_names(axes: Any, ours: Sequence[Point], attribute: str) -> None:
         if x is None:
             continue
         if published:
-            leftwards = attribute == "minutes" or x < 100_000  # where ours stand beside them
+            leftwards = attribute == "minutes" or x < 100_000  # our names are on the right there
         else:
             level = [getattr(other, attribute) / x for other in ours if 0.95 < other.error / point.error < 1.05]
             leftwards = min(level) >= 1 and 1.2 < max(level) < reach  # the first of a crowd

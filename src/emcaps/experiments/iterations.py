@@ -1,4 +1,4 @@
-"""Why three routing iterations learn more slowly than two: small runs, and what routing does inside them.
+"""Why three routing iterations learn more slowly than two: short runs, and what routing does in them.
 
 Each variant trains the tiny network for a few hundred steps with several seeds.
 """
@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from emcaps.analysis.sharpness import BATCH, LAYERS, average
 from emcaps.config import RunConfig, preset
-from emcaps.experiments.inside import BATCH, LAYERS, average
-from emcaps.experiments.measured import Run, check_complete, measure_missing, read_complete_runs
-from emcaps.experiments.rows import spread
+from emcaps.experiments.records import Record, finished, read_records, spread
+from emcaps.experiments.runner import Training, train_missing
 from emcaps.files import atomic_write
-from emcaps.names import check_name
 from emcaps.report.figures import new_figure
 from emcaps.report.tables import plain_table
 
 STEPS = 500
-SEEDS = (0, 1, 2)
 SETTINGS: dict[str, Any] = {
     "data.view": "stereo",
     "data.split": "validation",
@@ -59,41 +56,37 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def variant_config(variant: str, seed: int, dataset: str = "smallnorb") -> RunConfig:
-    check_name("variant", variant, VARIANTS)
-    return preset("tiny").override(SETTINGS | VARIANTS[variant] | {"data.dataset": dataset, "train.seed": seed})
+def rows_on(dataset: str) -> dict[str, RunConfig]:
+    """Every variant, trained on this data set."""
+    return {
+        variant: preset("tiny").override(SETTINGS | changes | {"data.dataset": dataset})
+        for variant, changes in VARIANTS.items()
+    }
 
 
 def run_iterations(
-    runs: Path,
-    data_folder: Path | None,
-    device: str,
-    dataset: str,
-    console: Console,
-    figures: Path | None,
-    *,
-    train_first: bool,
+    runs: Path, console: Console, dataset: str, *, train: Training | None = None, figures: Path | None = None
 ) -> None:
-    """Print a table of the runs in RUNS/VARIANT/seedN and draw into `figures`, after training and measuring what is
-    missing if that is asked for."""
-    if train_first:
-        measure_missing(runs, VARIANTS, SEEDS, partial(variant_config, dataset=dataset), device, data_folder)
-    found = {variant: read_runs(runs, variant) for variant in VARIANTS}
-    check_complete(found, runs)
+    """Show a table of the runs in `runs` and draw into `figures`, after training and measuring what is missing if
+    `train` says how."""
+    rows = rows_on(dataset)
+    if train is not None:
+        train_missing(rows, list(rows), runs, train, measured=True)
+    found = finished(rows, list(rows), runs, measured=True)
     console.print(_table(found))
     if figures is not None:
         for path in draw_figures(found, figures):
             console.print(f"figure: {path}", markup=False)
 
 
-def read_runs(runs: Path, variant: str) -> list[Run]:
-    """Every complete run of a variant, by seed."""
-    return read_complete_runs(runs / variant, partial(variant_config, variant))
+def read_runs(runs: Path, variant: str) -> list[Record]:
+    """Every finished run of a variant, by seed."""
+    return read_records(rows_on("smallnorb"), variant, runs, measured=True)
 
 
-def _table(found: dict[str, list[Run]]) -> Table:
-    """Accuracies in percent; the gradient of a batch, its norm and its likeness to another batch's; children that are
-    left to a parent of the convolutional layers."""
+def _table(found: dict[str, list[Record]]) -> Table:
+    """Accuracies in percent; the norm of a batch's gradient, and its cosine with another batch's; the effective number
+    of children of a parent in both convolutional layers."""
     count = max((len(runs) for runs in found.values()), default=0)
     table = plain_table(f"Tiny network, {STEPS} steps, mean and spread of {count} seeds")
     for column in ("variant", "training", "held out", "gradient", "cosine", "children"):
@@ -103,8 +96,8 @@ def _table(found: dict[str, list[Run]]) -> Table:
             layers = average([run.routing[-1]["layers"] for run in runs])
             table.add_row(
                 variant,
-                spread([100 * run.late for run in runs], 1),
-                spread([100 * run.held_out for run in runs], 1),
+                spread([run.training_accuracy for run in runs], 1),
+                spread([run.accuracy for run in runs], 1),
                 f"{statistics.fmean(run.gradient_norm for run in runs):.2f}",
                 f"{statistics.fmean(run.gradient_cosine for run in runs):.2f}",
                 " ".join(f"{layers[name][-1]['effective_children']:.1f}" for name in LAYERS[:2]),
@@ -129,8 +122,8 @@ PARTS = ("it3", "it3-slow", "it3-betas", "it3-floor", "it3-scale", "it3-scale-fl
 ROUTED = ("it2", "it3", "it3-soft")
 
 
-def draw_figures(found: dict[str, list[Run]], folder: Path) -> list[Path]:
-    """Learning curves, gradients over training, and routing by layer and iteration; gives the pictures' paths."""
+def draw_figures(found: dict[str, list[Record]], folder: Path) -> list[Path]:
+    """Draw learning curves, gradients over training, and routing by layer and iteration; returns the files' paths."""
     drawings = {"learning": _draw_learning, "gradients": _draw_gradients, "routing": _draw_routing}
     paths = []
     for name, draw in drawings.items():
@@ -142,17 +135,16 @@ def draw_figures(found: dict[str, list[Run]], folder: Path) -> list[Path]:
     return paths
 
 
-def _draw_learning(figure: Any, found: dict[str, list[Run]]) -> None:
+def _draw_learning(figure: Any, found: dict[str, list[Record]]) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, variants, title in ((left, MAIN, "iterations, plain and soft"), (right, PARTS, "parts of the remedy")):
         for variant in variants:
-            curves = [[(step, 100 * accuracy) for step, accuracy in run.curve] for run in found.get(variant, [])]
-            _draw_band(axes, variant, curves)
+            _draw_band(axes, variant, [run.training_curve for run in found.get(variant, [])])
         _finish(axes, title, "step")
     left.set_ylabel("training accuracy, %")
 
 
-def _draw_gradients(figure: Any, found: dict[str, list[Run]]) -> None:
+def _draw_gradients(figure: Any, found: dict[str, list[Record]]) -> None:
     left, right = figure.subplots(1, 2)
     for axes, key, title in (
         (left, "gradient_norm", f"norm of the gradient of {BATCH} images"),
@@ -165,8 +157,9 @@ def _draw_gradients(figure: Any, found: dict[str, list[Run]]) -> None:
     left.set_yscale("log")
 
 
-def _draw_routing(figure: Any, found: dict[str, list[Run]]) -> None:
-    """Above the effective children of a parent, below the gradient of the loss by each iteration's assignments."""
+def _draw_routing(figure: Any, found: dict[str, list[Record]]) -> None:
+    """Draw the effective children of a parent above, and below the gradient of the loss by each iteration's
+    assignments."""
     grid = figure.subplots(2, len(LAYERS), sharey="row")
     for row, (key, label) in enumerate(
         (("effective_children", "effective children of a parent"), ("assignment_gradient", "gradient by assignments"))
@@ -189,7 +182,7 @@ def _by_iteration(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, f
 
 
 def _draw_band(axes: Any, variant: str, curves: Sequence[Sequence[tuple[int, float]]], **style: Any) -> None:
-    """The mean over runs as a line, and from the least to the greatest as a band."""
+    """Draw the mean over runs as a line, and the range from the least to the greatest as a band."""
     if not curves:
         return
     places = [place for place, _ in curves[0]]

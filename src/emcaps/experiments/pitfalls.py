@@ -1,42 +1,42 @@
 """What each of the three pitfalls of Gritzman (2019) costs: runs with one mistake each, and routing inside them.
 
 The mistakes are switches of the network: no variance floor, no scaling of the data, no competition between positions.
-Beside them, networks with more and fewer parent types show how many parents live on one child (section 2.1 there).
+Networks with more and fewer parent types show, besides, how many parents live on one child (section 2.1 there).
 
-With the tiny network runs are short, for a CPU, and tested on held-out training instances. With the small one they are
-a twelfth as long as those of Table 2, for a GPU, with its recipe in stereo but for soft routing and the rate of the
-betas, and tested on the test set.
+Runs of the tiny network are short, for a CPU, and tested on held-out training instances. Runs of the small network are
+for a GPU and tested on the test set. They have a twelfth of the steps of Table 2's and its recipe in stereo, except for
+soft routing and the learning rate of the betas.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from emcaps.analysis.sharpness import LAYERS, average
 from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
-from emcaps.experiments.inside import LAYERS, average
-from emcaps.experiments.measured import Run, check_complete, measure_missing, read_complete_runs
-from emcaps.experiments.rows import spread
+from emcaps.experiments.published import IMPLEMENTATIONS
+from emcaps.experiments.records import Record, finished, read_records, spread
+from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_VIEW
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn.summary import summarise
 from emcaps.report.figures import new_figure
+from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
-SEEDS = (0, 1, 2)
 NO_FLOOR: dict[str, Any] = {"network.variance_floor": 0.0}
 NO_SCALING: dict[str, Any] = {"network.data_scaling": "none"}
 NO_COMPETITION: dict[str, Any] = {"network.competition": "types"}
 LOW_LAMBDA: dict[str, Any] = {"network.final_lambda": 0.01}
-"""How published code lives without scaling."""
+"""How published code gets by without scaling."""
 MISTAKES: dict[str, dict[str, Any]] = {
     "correct": {},
     "no-floor": NO_FLOOR,
@@ -48,7 +48,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 ITERATIONS = (2, 3)
 TYPES = (2, 4, 8, 16, 32)
-"""Types of parent of both convolutional layers, to vary how many children there are to a parent."""
+"""The types of parent of both convolutional layers, which vary the number of children to a parent."""
 VARIANTS: dict[str, dict[str, Any]] = {
     f"{mistake}-it{count}": changes | {"network.iterations": count}
     for count in ITERATIONS
@@ -74,36 +74,33 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "train.checkpoint_every": 1000,
     },
 }
-"""By network."""
+"""The settings by network."""
 
 
-def variant_config(variant: str, seed: int, dataset: str, network: str = "tiny") -> RunConfig:
-    check_name("variant", variant, VARIANTS)
+def rows_on(dataset: str, network: str = "tiny") -> dict[str, RunConfig]:
+    """Every variant of a network, trained on this data set."""
     check_name("network", network, SETTINGS)
-    settings = SETTINGS[network] | VARIANTS[variant]
-    return preset(network).override(settings | {"data.dataset": dataset, "train.seed": seed})
+    return {
+        variant: preset(network).override(SETTINGS[network] | changes | {"data.dataset": dataset})
+        for variant, changes in VARIANTS.items()
+    }
 
 
 def run_pitfalls(
     runs: Path,
-    data_folder: Path | None,
-    device: str,
-    dataset: str,
     console: Console,
-    figures: Path | None,
+    dataset: str,
     network: str = "tiny",
-    jobs: int = 1,
     *,
-    train_first: bool,
+    train: Training | None = None,
+    figures: Path | None = None,
 ) -> None:
-    """Print tables of the runs in RUNS/VARIANT/seedN and draw into `figures`, after training and measuring what is
-    missing if that is asked for."""
-    check_name("network", network, SETTINGS)
-    if train_first:
-        config_of = partial(variant_config, dataset=dataset, network=network)
-        measure_missing(runs, VARIANTS, SEEDS, config_of, device, data_folder, jobs)
-    found = read_runs(runs, network)
-    check_complete(found, runs)
+    """Show tables of the runs in `runs` and draw into `figures`, after training and measuring what is missing if
+    `train` says how."""
+    rows = rows_on(dataset, network)
+    if train is not None:
+        train_missing(rows, list(rows), runs, train, measured=True)
+    found = finished(rows, list(rows), runs, measured=True)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
     link = f"{'' if runs.is_absolute() else '../'}{runs.as_posix()}/"  # for a page in docs/
@@ -113,16 +110,17 @@ def run_pitfalls(
             console.print(f"figure: {path}", markup=False)
 
 
-def read_runs(runs: Path, network: str = "tiny") -> dict[str, list[Run]]:
-    """Every complete run, by variant and seed."""
-    return {name: read_complete_runs(runs / name, partial(variant_config, name, network=network)) for name in VARIANTS}
+def read_runs(runs: Path, network: str = "tiny") -> dict[str, list[Record]]:
+    """Every finished run, by variant and seed."""
+    rows = rows_on("smallnorb", network)
+    return {name: read_records(rows, name, runs, measured=True) for name in rows}
 
 
-def accuracy_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
-    """What each mistake costs, and what it does inside; of the runs that did not fail, but for the first column."""
+def accuracy_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
+    """What each mistake costs and does to routing; all columns but the first are of the runs that did not fail."""
     table = plain_table(f"{network.capitalize()} network, at the end of training, mean and spread over seeds")
     headers = ("variant", "failed", "unseen,\n%", "lone,\n%", "useful,\n%", "given", "places")
-    table.collapse_padding = True  # so that 80 columns do
+    table.collapse_padding = True  # to fit into 80 columns
     for column in headers:
         table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)
     for variant, runs in found.items():
@@ -131,10 +129,10 @@ def accuracy_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
     return table
 
 
-def accuracy_row(runs: Sequence[Run]) -> list[str]:
-    """Failures; accuracy on unseen instances; of the convolutional layers the parents with one child; of every layer
-    the inputs of the logistic function between -5 and 5; what a child of conv_caps2 gives in all, to how many positions
-    """
+def accuracy_row(runs: Sequence[Record]) -> list[str]:
+    """The failures; the accuracy on unseen instances; the parents with one child, by convolutional layer; the inputs
+    of the logistic function between -5 and 5, by layer; what a child of conv_caps2 gives in all, and to how many
+    positions."""
     whole = [run for run in runs if run.failed_by is None]
     row = [f"{len(runs) - len(whole)} of {len(runs)}"]
     if not whole:
@@ -150,12 +148,12 @@ def accuracy_row(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _accuracy(whole: Sequence[Run]) -> str:
-    return spread([100 * run.held_out for run in whole], 1)
+def _accuracy(whole: Sequence[Record]) -> str:
+    return spread([run.accuracy for run in whole], 1)
 
 
-def ratio_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
-    """Parents that live on one child, in percent, by types of parent, layer and iteration."""
+def ratio_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
+    """The parents that live on one child, in percent, by types of parent, layer and iteration."""
     table = plain_table("Parents that live on one child, %, with 4 iterations")
     table.collapse_padding = True
     moments = (*(f"it {number}" for number in (1, 2, 3, 4)), "it 4 at\nstart")
@@ -166,9 +164,9 @@ def ratio_table(found: Mapping[str, Sequence[Run]], network: str) -> Table:
     return table
 
 
-def ratio_rows(found: Mapping[str, Sequence[Run]], network: str) -> list[list[str]]:
-    """Types, accuracy on unseen instances, layer, children to a parent; parents with one child by iteration at the end
-    of training, and in the last iteration before it."""
+def ratio_rows(found: Mapping[str, Sequence[Record]], network: str) -> list[list[str]]:
+    """Types, accuracy on unseen instances, layer and children to a parent; then the parents with one child, by
+    iteration after training, and in the last iteration before training."""
     rows = []
     for types in TYPES:
         whole = [run for run in found[f"types-{types}"] if run.failed_by is None]
@@ -179,8 +177,8 @@ def ratio_rows(found: Mapping[str, Sequence[Run]], network: str) -> list[list[st
     return rows
 
 
-def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str) -> str:
-    """The first table for a page, with links to the runs under `link`."""
+def markdown_accuracies(found: Mapping[str, Sequence[Record]], link: str) -> str:
+    """The table of mistakes for the page, with links to the runs under `link`."""
     header = (
         "variant",
         "failed",
@@ -190,34 +188,38 @@ def markdown_accuracies(found: Mapping[str, Sequence[Run]], link: str) -> str:
         "given",
         "positions",
     )
-    lines = [f"| {' | '.join(header)} |", f"|---|{'--:|' * (len(header) - 1)}"]
-    for variant, runs in found.items():
-        if runs and not variant.startswith("types-"):
-            lines.append(f"| [{variant}]({link}{variant}) | {' | '.join(accuracy_row(runs))} |")
-    return "\n".join(lines)
+    rows = [
+        [markdown_link(variant, link + variant), *accuracy_row(runs)]
+        for variant, runs in found.items()
+        if runs and not variant.startswith("types-")
+    ]
+    return markdown_table(header, rows)
 
 
-def markdown_ratios(found: Mapping[str, Sequence[Run]], network: str, link: str) -> str:
-    """The second one."""
+def markdown_ratios(found: Mapping[str, Sequence[Record]], network: str, link: str) -> str:
+    """The table of types of parent for the page, with links to the runs under `link`."""
     header = ("types of parent", "accuracy, %", "layer", "children to a parent", "iteration 1", "2", "3", "4")
-    lines = [f"| {' | '.join(header)} | 4, untrained |", f"|--:|--:|---|{'--:|' * 6}"]
-    for types, *cells in ratio_rows(found, network):
-        lines.append(f"| [{types}]({link}types-{types}) | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [[markdown_link(types, f"{link}types-{types}"), *cells] for types, *cells in ratio_rows(found, network)]
+    return markdown_table((*header, "4, untrained"), rows, left=(2,))
+
+
+def markdown_implementations() -> str:
+    """The table of what published implementations do, for the page."""
+    header = ("implementation", "floor", "scaling", "competition", "accuracy, %")
+    rows = [(one.name, one.floor, one.scaling, one.competition, str(one.figure.accuracy)) for one in IMPLEMENTATIONS]
+    return markdown_table(header, rows, left=(0, 1, 2, 3))
 
 
 def mean_data(types: int, network: str) -> dict[str, float]:
-    """Children to a parent, by layer, of the network with so many types of parent."""
-    config = variant_config(f"types-{types}", 0, "toys", network)
+    """The children to a parent, by layer, in the network with this many types of parent."""
+    config = rows_on("toys", network)[f"types-{types}"]
     rows = summarise(config.network, config.data.image_channels, config.data.crop)
     return {row.layer: row.mean_data for row in rows if row.mean_data is not None}
 
 
-def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path, network: str) -> list[Path]:
-    """Inputs of the logistic function by layer; parents with one child, and positions that share a child, by iteration.
-
-    Gives the pictures' paths.
-    """
+def draw_figures(found: Mapping[str, Sequence[Record]], folder: Path, network: str) -> list[Path]:
+    """Draw inputs of the logistic function by layer, and, by iteration, parents with one child and positions that share
+    a child; returns the files' paths."""
     paths = []
     pictures: dict[str, Callable[[Any], None]] = {
         "logits": lambda figure: _draw_logits(figure, found),
@@ -233,8 +235,8 @@ def draw_figures(found: Mapping[str, Sequence[Run]], folder: Path, network: str)
     return paths
 
 
-def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
-    """Bars from the 5th to the 95th percentile, a line at the median, at the start (pale) and at the end."""
+def _draw_logits(figure: Any, found: Mapping[str, Sequence[Record]]) -> None:
+    """Draw bars from the 5th to the 95th percentile with the median, at the start of training (pale) and at the end."""
     shown = [f"{mistake}-it2" for mistake in MISTAKES]
     for axes, layer in zip(figure.subplots(1, len(LAYERS), sharey=True), LAYERS, strict=True):
         for place, variant in enumerate(shown):
@@ -252,10 +254,10 @@ def _draw_logits(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
         axes.set_yticks(range(len(shown)), shown)
         axes.set_title(layer)
         axes.set_xlabel("input of the logistic function")
-    figure.axes[0].invert_yaxis()  # which all share: the correct one on top
+    figure.axes[0].invert_yaxis()  # shared by all axes: puts the correct one on top
 
 
-def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Run]], network: str) -> None:
+def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Record]], network: str) -> None:
     for axes, layer in zip(figure.subplots(1, 2, sharey=True), LAYERS[:2], strict=True):
         for types in TYPES:
             runs = [run for run in found[f"types-{types}"] if run.failed_by is None]
@@ -268,12 +270,13 @@ def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Run]], network: st
         axes.set_xlabel("iteration")
         axes.set_title(layer)
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
     figure.axes[0].set_ylabel("parents that live on one child, %")
 
 
-def _draw_positions(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
-    """At the start of training (dashed) and at the end: over how many positions a child is spread in effect."""
+def _draw_positions(figure: Any, found: Mapping[str, Sequence[Record]]) -> None:
+    """Draw the effective number of positions that share a child, at the start of training (dashed) and at the end."""
     for axes, layer in zip(figure.subplots(1, 2, sharey=True), LAYERS[:2], strict=True):
         for colour, variant in enumerate(("correct-it3", "no-competition-it3")):
             runs = [run for run in found[variant] if run.failed_by is None]
@@ -287,6 +290,7 @@ def _draw_positions(figure: Any, found: Mapping[str, Sequence[Run]]) -> None:
         axes.set_xlabel("iteration")
         axes.set_title(layer)
         axes.grid(alpha=0.3)
-    figure.axes[0].set_ylim(bottom=1)  # once both have their lines, whose scale they share
-    figure.axes[0].legend()
+    figure.axes[0].set_ylim(bottom=1)  # after both have their lines, because they share a scale
+    if figure.axes[0].lines:
+        figure.axes[0].legend()
     figure.axes[0].set_ylabel("positions that share a child, in effect")

@@ -1,4 +1,4 @@
-"""Several processes at one experiment: they divide its runs among them, and stop together."""
+"""Several processes that work on one experiment: they divide its runs among them and stop together."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Work = Callable[[int, Bar], None]
 
 
 def work_together(work: Work, jobs: int) -> None:
-    """Part 0 of the work here, with bars, and parts 1 to jobs - 1 in processes of their own, without.
+    """Do part 0 of the work here, with progress bars, and parts 1 to jobs - 1 in processes of their own, without.
 
-    Whatever stops this one stops the others, which save as after Ctrl-C.
+    Whatever stops this process stops the others, which save as they do after Ctrl-C.
     """
     if jobs > 1 and not HAS_LOCKS:
         raise ValueError("several jobs need file locks, which this system does not have: train with --jobs 1")
@@ -41,7 +41,7 @@ def work_together(work: Work, jobs: int) -> None:
     except BaseException:
         for helper in helpers:
             if helper.pid is not None:
-                helper.terminate()  # which saves, as an interrupt does
+                helper.terminate()  # it saves, as after Ctrl-C
         raise
     finally:
         for helper in helpers:
@@ -58,7 +58,7 @@ def _work_here(work: Work) -> None:
 
 
 def _help(work: Work, number: int, jobs: int) -> None:
-    """What a helping process does: its part, until the first process tells it to stop or is gone."""
+    """Do the part of a helping process, until the first process stops it or is gone."""
     if hasattr(os, "setsid"):
         os.setsid()  # a Ctrl-C goes to the first process alone: two signals would stop this one before it has saved
 
@@ -79,7 +79,7 @@ def _help(work: Work, number: int, jobs: int) -> None:
 
 @contextmanager
 def _share_of_threads(jobs: int) -> Iterator[None]:
-    """Torch's threads divided among processes, so that they do not wait for each other's."""
+    """Give each process its share of torch's threads, so that they do not wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, before // jobs))
     try:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from emcaps.analysis.flow import image_shares
 from emcaps.data.contact_sheet import contact_sheet
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.files import atomic_write
 from emcaps.nn import MatrixCapsNet
 from emcaps.report.figures import check_matplotlib
-from emcaps.report.flow import image_shares
 
 
 def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What routing does inside: the statistics, on assignments made by hand."""
+"""How sharp routing is: the statistics, on assignments made by hand."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import math
 import pytest
 import torch
 
-from emcaps.config import preset
-from emcaps.experiments.inside import (
+from emcaps.analysis.sharpness import (
     assignment_entropy,
     average,
     effective_children,
     layer_statistics,
     lone_parents,
     measure,
+    position_statistics,
     shares,
 )
+from emcaps.config import preset
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet
 from emcaps.routing import RoutingOutput
 
@@ -93,3 +94,35 @@ def test_measure_finds_the_gradient_by_the_assignments_of_later_iterations():
 
 def test_average_keeps_the_shape_of_tables():
     assert average([{"a": [1, None], "b": 2}, {"a": [3, None], "b": 4}]) == {"a": [2, None], "b": 3}
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_a_child_gives_itself_once_if_positions_compete_and_to_each_of_them_if_not(competition):
+    """5x5 children under 3x3 windows; only the corners are read by one window alone."""
+    layer = ConvCaps(2, 3, kernel=3, stride=1, iterations=2, competition=competition)
+    children = torch.rand(1, 5, 5, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(1, 5, 5, 2, 4, 4), children))
+    readers = torch.tensor([1, 2, 3, 2, 1])
+    readers = (readers[:, None] * readers).flatten()
+    mean = float(readers[readers > 1].double().mean())
+    start, end = (position_statistics(layer, step.assignment, children) for step in trace)
+    assert (start["assigned"], start["positions"]) == pytest.approx((1.0, mean)), "the start is even over all parents"
+    if competition == "all":
+        assert end["assigned"] == pytest.approx(1.0)
+        assert end["positions"] < mean
+    else:
+        assert (end["assigned"], end["positions"], end["positions_part"]) == pytest.approx((mean, mean, 1.0))
+
+
+def test_a_class_layer_has_one_position():
+    assert position_statistics(ClassCaps(2, 4), torch.rand(1, 3, 3, 2, 4), torch.rand(1, 3, 3, 2)) == {}
+
+
+def test_useful_logits_are_those_between_minus_five_and_five():
+    layer, children = ClassCaps(2, 4, iterations=1), torch.rand(3, 3, 3, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(3, 3, 3, 2, 4, 4), children))
+    (row,) = layer_statistics(layer, trace, children)
+    logit = torch.logit(trace[0].activation.detach().double())
+    assert row["logit_useful"] == pytest.approx(float((logit.abs() <= 5).double().mean()))
+    assert row["logit_quantiles"][3] == pytest.approx(float(logit.quantile(0.5)), abs=1e-3)
+    assert row["logit_quantiles"] == sorted(row["logit_quantiles"])

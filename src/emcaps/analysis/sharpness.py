@@ -1,4 +1,4 @@
-"""What routing does inside a network: how sharp it is, layer by layer and iteration by iteration, and the gradients.
+"""How sharp routing is in a network, layer by layer and iteration by iteration, and what gradients it passes on.
 
 Dims: B batch; H, W child grid; I child types; N the children that one parent reads; O parent types.
 """
@@ -13,22 +13,32 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from emcaps.config import DataConfig
+from emcaps.data.crops import evaluation_crops
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, spread_loss
 from emcaps.routing import RoutingTrace
 from emcaps.routing.results import routing_lambda
 from emcaps.routing.windows import Windows
 
 LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
-BATCH = 16
+BATCH, BATCHES = 16, 4
+"""Routing is measured on this many batches of this many images."""
 LONE = 0.9
-"""A parent that gets more than this share of its data from one child hears that child alone."""
+"""A parent that gets more than this share of its data from one child counts as living on that child alone."""
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 USEFUL = 5.0
-"""Inputs of the logistic function between this and its negative give outputs that are neither 0 nor 1."""
+"""Within this distance from 0 an input of the logistic function gives an output that is neither 0 nor 1."""
+
+
+def fixed_crops(images: Tensor, labels: Tensor, data: DataConfig) -> tuple[Tensor, Tensor]:
+    """Centre crops of images that are the same ones in every measurement, and their labels."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chosen = order[: BATCHES * BATCH].to(images.device)
+    return evaluation_crops(images[chosen], data.crop, standardised=data.standardise)[:, 0], labels[chosen]
 
 
 def measure(network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float) -> dict[str, Any]:
-    """Means over batches of routing and gradients; `gradient_cosine` tells how alike two batches' gradients are."""
+    """Measure routing and gradients, averaged over batches; `gradient_cosine` compares the gradients of two batches."""
     found, gradients = [], []
     for batch, target in zip(crops.split(BATCH), labels.split(BATCH), strict=True):
         values, gradient = _measure_batch(network, batch, target, margin)
@@ -49,7 +59,7 @@ def measure(network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float
 def _measure_batch(
     network: MatrixCapsNet, crops: Tensor, labels: Tensor, margin: float
 ) -> tuple[dict[str, Any], Tensor]:
-    """Of one batch: what goes into routing.json, and the gradient with respect to all parameters."""
+    """The measurements of one batch, and the gradient of its loss with respect to all parameters."""
     trace = network.trace(crops)
     loss = spread_loss(trace.class_caps[-1].activation, labels, margin)
     parameters = list(network.parameters())
@@ -73,7 +83,7 @@ def _measure_batch(
 
 
 def _used_by_routing(assignment: Tensor) -> GradientEdge:
-    """The assignments that the M-step read; a trace holds a view of them, which nothing else depends on."""
+    """The assignments that the M-step used: a trace holds a view of them, on which the loss does not depend."""
     assert assignment.grad_fn is not None
     node, output = assignment.grad_fn.next_functions[0]
     assert node is not None
@@ -82,7 +92,7 @@ def _used_by_routing(assignment: Tensor) -> GradientEdge:
 
 @torch.no_grad()
 def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children: Tensor) -> list[dict[str, Any]]:
-    """How sharp each iteration of a layer is; children (B, H, W, I) are the activations that it read."""
+    """Measure how sharp each iteration of a layer is; children (B, H, W, I) are the activations of its inputs."""
     rows = []
     for number, step in enumerate(trace):
         share = shares(layer, step.assignment, children)
@@ -111,17 +121,17 @@ def shares(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) ->
 
 
 def effective_children(share: Tensor) -> Tensor:
-    """(sum r)^2 / sum r^2 of every parent that has data: 1 if one child gives all, N if all give alike."""
+    """(sum r)^2 / sum r^2 of every parent that has data: 1 if one child gives all of it, N if all give the same."""
     return 1 / _parts(share).square().sum(-1)
 
 
 def lone_parents(share: Tensor) -> float:
-    """The share of parents that hear one child alone."""
+    """The share of parents that live on one child alone."""
     return float((_parts(share).amax(-1) > LONE).double().mean())
 
 
 def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> Tensor:
-    """Of every child with two parents or more: 1 if it is shared evenly among them, 0 if one of them has it all."""
+    """For every child with two or more parents: 1 if they share it evenly, 0 if one of them has all of it."""
     terms = torch.special.entr(assignment.double()).sum(-1)
     parents = torch.full_like(terms, assignment.shape[-1])
     if isinstance(layer, ConvCaps):
@@ -134,10 +144,11 @@ def assignment_entropy(layer: ConvCaps | ClassCaps, assignment: Tensor, children
 
 @torch.no_grad()
 def position_statistics(layer: ConvCaps | ClassCaps, assignment: Tensor, children: Tensor) -> dict[str, float]:
-    """How a child is divided among the positions that read it; for children that at least two positions read.
+    """Measure how children divide themselves among positions, averaged over those that two or more positions read.
 
-    `assigned` is all that it gives, 1 if its parents compete for it. `positions` is over how many of them that is
-    spread in effect, (sum r)^2 / sum r^2; `positions_part` is the same as a part of the positions that read it.
+    `assigned` is the sum of a child's assignments, which is 1 if its parents compete for it. `positions` is the
+    effective number of positions that share it, (sum r)^2 / sum r^2, and `positions_part` divides that by the number
+    of positions that read it.
     """
     if not isinstance(layer, ConvCaps):
         return {}
@@ -154,7 +165,7 @@ def position_statistics(layer: ConvCaps | ClassCaps, assignment: Tensor, childre
 
 
 def _parts(share: Tensor) -> Tensor:
-    """(parents with data, N): each child's part of a parent's data."""
+    """(parents with data, N): the part of a parent's data that each child gives."""
     flat = share.double().movedim(-1, -2).flatten(0, -2)
     total = flat.sum(-1, keepdim=True)
     return (flat / total)[total[:, 0] > 0]
@@ -165,7 +176,7 @@ def _windows(layer: ConvCaps, children: Tensor) -> Windows:
 
 
 def average(values: Sequence[Any]) -> Any:
-    """The mean of numbers, or of tables and lists of numbers that are built alike; None stays None."""
+    """The mean of numbers, or of dicts and lists of numbers, element by element; None stays None."""
     first = values[0]
     if isinstance(first, dict):
         return {key: average([value[key] for value in values]) for key in first}

@@ -1,4 +1,4 @@
-"""Where in the image a class capsule got its data from: its data followed down through the routed layers.
+"""Where in the image a class capsule's data came from, traced back through the routed layers.
 
 Dims: B batch; H, W grid; I types. A parent's share of the answer goes to its children in proportion to the data
 R_ij a_i that each gave it.
@@ -16,7 +16,7 @@ from emcaps.routing.windows import Windows
 def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, iteration: int) -> Tensor:
     """(B, H, W) over the primary capsules' grid, summing to 1: where the data of `classes` (B,) came from.
 
-    The assignments are those of one iteration: 0 is the even start, -1 what the network ended with.
+    The assignments are those of one iteration: 0 is the even start, -1 is the last.
     """
     conv2_activation = trace.conv_caps2[-1].activation
     assignment = trace.class_caps[iteration].assignment
@@ -33,7 +33,7 @@ def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, i
 
 
 def _children_shares(parent_shares: Tensor, assignment: Tensor, activation: Tensor, layer: ConvCaps) -> Tensor:
-    """(B, H, W, I) from the parents' shares (B, OH, OW, O) and the assignments (B, OH, OW, KH, KW, I, O)."""
+    """Pass parents' shares (B, OH, OW, O) on by the assignments (B, OH, OW, KH, KW, I, O); gives (B, H, W, I)."""
     windows = Windows((activation.shape[1], activation.shape[2]), layer.kernel, layer.stride)
     given = assignment * windows.spread(activation)[..., None]
     per_data = parent_shares / given.sum((3, 4, 5)).clamp(min=1e-9)

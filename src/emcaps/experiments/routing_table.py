@@ -1,5 +1,4 @@
-"""What routing does inside a trained network: a fixed set of its training images, layer by layer and iteration by
-iteration."""
+"""How sharp routing is in a trained network, layer by layer and iteration by iteration: `emcaps experiment inside`."""
 
 from __future__ import annotations
 
@@ -10,10 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from emcaps.analysis.sharpness import fixed_crops, measure
 from emcaps.data.splits import load_split
 from emcaps.data.tensors import to_tensors
-from emcaps.experiments.inside import measure
-from emcaps.experiments.measured import choose_crops
 from emcaps.files import write_json
 from emcaps.nn import MatrixCapsNet
 from emcaps.report.tables import plain_table
@@ -23,28 +21,29 @@ from emcaps.train.schedules import margin_of
 from emcaps.weights import find_weights
 
 
-def run_inside(name: str, console: Console, *, json: Path | None, device: str, data_folder: Path | None) -> None:
-    """Show what routing does in the network of this name, run folder or file, and write it to `json`, too."""
+def show_routing(name: str, console: Console, *, json: Path | None, device: str, data_folder: Path | None) -> None:
+    """Show the routing of the network with this name, run folder or file; write the measurements to `json`, too."""
     with console.status("measuring"):
-        found = look_inside(name, device=device, data_folder=data_folder)
-    console.print(inside_table(found, f"{name}, step {found['step']}: routing of {found['images']} training images"))
+        found = measure_trained(name, device=device, data_folder=data_folder)
+    title = f"{name}, step {found['step']}: routing of {found['images']} training images"
+    console.print(routing_table(found, title))
     if json is not None:
         write_json(json, found)
 
 
-def look_inside(name: str, *, device: str = "auto", data_folder: Path | None = None) -> dict[str, Any]:
-    """The measurements of `inside.measure`, with the step and the number of images."""
+def measure_trained(name: str, *, device: str = "auto", data_folder: Path | None = None) -> dict[str, Any]:
+    """The measurements of `sharpness.measure`, with the step and the number of images."""
     place = start_work(device)
     network, config, step = load_network(find_weights(name), place)
     if not isinstance(network, MatrixCapsNet):
         raise ValueError(f"{name} is a {config.network.kind}, which does not route: name a capsule network")
     images, labels = to_tensors(load_split(config.data, data_folder).train, config.data.view, place)
-    crops, categories = choose_crops(images, labels, config)
+    crops, categories = fixed_crops(images, labels, config.data)
     found = measure(network.eval(), crops, categories, margin_of(config.train, step))
     return {"step": step, "images": len(crops)} | found
 
 
-def inside_table(found: Mapping[str, Any], title: str) -> Table:
+def routing_table(found: Mapping[str, Any], title: str) -> Table:
     table = plain_table(title)
     for column in ("layer", "it", "children\nin effect", "lone, %", "entropy", "useful, %", "positions"):
         table.add_column(column, justify="left" if column == "layer" else "right")

@@ -3,9 +3,9 @@ import itertools
 import pytest
 import torch
 
+from emcaps.analysis.flow import image_shares
 from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
-from emcaps.report.flow import image_shares
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Looking inside a trained network."""
+"""The routing of a trained network."""
 
 import io
 import json
@@ -7,24 +7,23 @@ import pytest
 from rich.console import Console
 
 from emcaps.config import preset
-from emcaps.experiments.measured import read_run, train_and_measure
-from emcaps.experiments.trained import run_inside
+from emcaps.experiments.measured_run import train_and_measure
+from emcaps.experiments.records import read_routing
+from emcaps.experiments.routing_table import show_routing
 from emcaps.train import train
-from patterns import write_patterns
+from experiments.short_rows import ROWS
 
 SHORT = {"data.crop": 16, "data.dataset": "toys", "train.steps": 2, "train.batch_size": 8, "train.eval_every": 0}
-SMALL = SHORT | {"network.conv1_types": 4, "network.conv2_types": 4, "network.iterations": 2}
 
 
-def test_a_trained_network_shows_what_was_measured_at_the_end_of_its_run(tmp_path):
-    data = write_patterns(tmp_path / "data")
-    train_and_measure(preset("tiny").override(SMALL), tmp_path / "run", device="cpu", data_folder=data)
+def test_a_trained_network_shows_what_was_measured_at_the_end_of_its_run(tmp_path, data):
+    train_and_measure(ROWS["two"], tmp_path / "run", device="cpu", data_folder=data)
     console = Console(file=io.StringIO(), width=80)
-    run_inside(str(tmp_path / "run"), console, json=tmp_path / "inside.json", device="cpu", data_folder=data)
+    show_routing(str(tmp_path / "run"), console, json=tmp_path / "inside.json", device="cpu", data_folder=data)
     text = console.file.getvalue()
     found = json.loads((tmp_path / "inside.json").read_text())
-    recorded = read_run(tmp_path / "run").routing[-1]
-    assert found["step"] == recorded["step"] == 2
+    recorded = read_routing(tmp_path / "run")[-1]
+    assert found["step"] == recorded["step"] == 4
     assert found["images"] == 64
     for layer, rows in recorded["layers"].items():
         assert layer in text
@@ -36,8 +35,7 @@ def test_a_trained_network_shows_what_was_measured_at_the_end_of_its_run(tmp_pat
     assert f"{last['positions']:.2f}" in text
 
 
-def test_a_network_without_routing_is_refused(tmp_path):
-    data = write_patterns(tmp_path / "data")
+def test_a_network_without_routing_is_refused(tmp_path, data):
     train(preset("cnn").override(SHORT), tmp_path / "run", device="cpu", data_folder=data)
     with pytest.raises(ValueError, match="is a cnn, which does not route: name a capsule network"):
-        run_inside(str(tmp_path / "run"), Console(), json=None, device="cpu", data_folder=data)
+        show_routing(str(tmp_path / "run"), Console(), json=None, device="cpu", data_folder=data)
