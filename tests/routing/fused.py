@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.routing.geometry import as_pair
-from emcaps.routing.triton_kernels.layer import Layer, layer_of
+from emcaps.routing.triton_kernels.layer import Layer
 from routing.cases import Inputs, outputs_and_gradients
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is too slow for it")
@@ -68,7 +68,7 @@ class Operators(TorchDispatchMode):
 def layer_for(inputs: Inputs, **options: Any) -> Layer:
     """The sizes and tiles that the kernels choose for such a call."""
     stride = as_pair("stride", options.get("stride", 1))
-    return layer_of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
+    return Layer.of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from emcaps.routing.geometry import parent_grid
-from emcaps.routing.triton_kernels.layer import layer_of
+from emcaps.routing.triton_kernels.layer import Layer
 
 BATCHES = [1, 2, 3, 4, 5, 16, 17, 31, 32, 33, 40, 64, 65, 128]
 TYPES = [*range(1, 18), 31, 32, 33, 48, 64, 65]
@@ -14,7 +14,7 @@ SHAPES = {"conv": (3, 2), "class": ()}
 
 def layers(kind, by_position=False):
     for batch, children, parents in itertools.product(BATCHES, TYPES, TYPES):
-        yield layer_of((batch, 7, 6, children, 4, 4), (*SHAPES[kind], children, parents, 4, 4), (2, 1), by_position)
+        yield Layer.of((batch, 7, 6, children, 4, 4), (*SHAPES[kind], children, parents, 4, 4), (2, 1), by_position)
 
 
 def is_power_of_2(number):

@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps
+from emcaps.routing.operators import KernelSettings
 from emcaps.routing.triton_kernels.operators import fused_routing, route, route_and_keep, route_backward
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
@@ -49,14 +50,14 @@ def test_plain_calls_and_operators_give_the_same_bits(device):
     """Whoever watches sees one operator a call, and `route` where no gradient asks for anything to be kept."""
     inputs = smallest(device)
     learned = inputs._replace(beta_a=inputs.beta_a.clone().requires_grad_())
-    settings = ((1, 1), False, 2, 1.0, 1e-4, 1.0)
-    plain = fused_routing(*learned, *settings)
+    settings = KernelSettings(*SETTINGS)
+    plain = fused_routing(learned, settings)
     assert plain[0].grad_fn.name() == "_RoutingBackward"
     with Operators() as operators:
-        fused_routing(*inputs, *settings)
+        fused_routing(inputs, settings)
         with torch.no_grad():
-            without = fused_routing(*learned, *settings)
-        watched = fused_routing(*learned, *settings)
+            without = fused_routing(learned, settings)
+        watched = fused_routing(learned, settings)
     assert operators.names == ["route", "route", "route_and_keep"]
     for output in range(2):
         assert torch.equal(plain[output], watched[output])
@@ -68,7 +69,7 @@ def test_plain_calls_and_operators_give_the_same_bits(device):
 def test_a_plain_call_keeps_nothing_that_no_gradient_asks_for(device):
     inputs = with_gradients(smallest(device))
     with torch.no_grad():
-        assert all(output.grad_fn is None for output in fused_routing(*inputs, (1, 1), False, 1, 1.0, 1e-4, 1.0))
+        assert all(output.grad_fn is None for output in fused_routing(inputs, KernelSettings(*SETTINGS)))
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,11 +23,11 @@ from emcaps.names import check_name
 from emcaps.routing import reference
 from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_settings
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
+from emcaps.routing.operators import Inputs, KernelSettings
 from emcaps.routing.results import RoutingOptions, RoutingOutput, RoutingSettings, RoutingStep, RoutingTrace
 
 logger = logging.getLogger("emcaps")
 
-Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -316,19 +315,15 @@ def _fused(
     # float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
-    outputs = fused_routing(
-        pose,
-        activation,
-        weight,
-        beta_u,
-        beta_a,
-        stride or (1, 1),
-        settings.competition == "types",
-        settings.iterations,
-        settings.final_lambda,
-        settings.variance_floor,
-        unit,
+    kernel_settings = KernelSettings(
+        stride=list(stride or (1, 1)),
+        by_position=settings.competition == "types",
+        iterations=settings.iterations,
+        final_lambda=settings.final_lambda,
+        variance_floor=settings.variance_floor,
+        data_unit=unit,
     )
+    outputs = fused_routing((pose, activation, weight, beta_u, beta_a), kernel_settings)
     return RoutingOutput(*outputs)
 
 

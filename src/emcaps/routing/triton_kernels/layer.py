@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from emcaps.routing.geometry import Pair
+from emcaps.routing.layer_shape import LayerShape
 
 Grid: TypeAlias = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The sizes of one routed layer. A class layer is one window over the whole grid, with shared matrices."""
-
-    images: int
-    child_grid: Pair
-    child_types: int
-    parent_grid: Pair
-    parent_types: int
-    kernel: Pair
-    stride: Pair
-    shared: bool
-    by_position: bool
+class Layer(LayerShape):
+    """The sizes of one routed layer and what follows from them for the kernels."""
 
     @cached_property
     def lanes(self) -> int:
@@ -100,10 +88,6 @@ class Layer:
         return 1 if self.shared else math.prod(self.kernel)
 
     @cached_property
-    def positions(self) -> int:
-        return math.prod(self.parent_grid)
-
-    @cached_property
     def parents(self) -> int:
         """Parents of all blocks of images, as the kernels count them."""
         return self.blocks * self.positions * self.parent_types
@@ -127,10 +111,6 @@ class Layer:
         """One a child or, where only types compete, one a slot."""
         return self.slots if self.by_position else self.children
 
-    @cached_property
-    def output_shape(self) -> tuple[int, ...]:
-        return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
-
     def children_shape(self, *inner: int) -> tuple[int, ...]:
         """Packed children; `inner` is 16 for poses and nothing for activations."""
         return (self.blocks, *self.child_grid, self.padded_types, *inner, self.lanes)
@@ -153,30 +133,8 @@ class Layer:
         return *grids, int(self.shared), int(self.by_position)
 
 
-def layer_of(pose_shape: Sequence[int], weight_shape: Sequence[int], stride: Sequence[int], by_position: bool) -> Layer:
-    images, height, width, child_types = pose_shape[:4]
-    shared = len(weight_shape) == 4
-    kernel = (height, width) if shared else (weight_shape[0], weight_shape[1])
-    grid = ((height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1)
-    return Layer(
-        images,
-        (height, width),
-        child_types,
-        grid,
-        weight_shape[-3],
-        kernel,
-        (stride[0], stride[1]),
-        shared,
-        by_position and not shared,
-    )
-
-
-@lru_cache(maxsize=256)
-def known_layer(
-    pose_shape: tuple[int, ...], weight_shape: tuple[int, ...], stride: tuple[int, ...], by_position: bool
-) -> Layer:
-    """`layer_of`, remembered: a network calls with the same few shapes over and over."""
-    return layer_of(pose_shape, weight_shape, stride, by_position)
+known_layer = lru_cache(maxsize=256)(Layer.of)
+"""`Layer.of`, remembered: a network calls with the same few shapes over and over."""
 
 
 def _power_of_2(number: int) -> int:
