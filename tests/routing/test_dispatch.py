@@ -1,6 +1,6 @@
-"""How the public functions treat their inputs, which implementation they pick, and what they keep in memory."""
+"""How the public functions treat their inputs, and what they keep in memory."""
 
-import logging
+import inspect
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_leaves
 import emcaps
 from emcaps import class_routing, class_routing_trace, conv_routing, conv_routing_trace
 from emcaps.routing import dispatch
-from emcaps.routing.dispatch import choose_implementation
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients
 from routing.compare import assert_close
 from routing.fused import Operators
@@ -34,6 +33,25 @@ def test_output_has_the_dtype_and_shapes_of_the_contract(routing, inputs, dtype)
     assert tuple(pose.shape) == (*parents, 4, 4)
     assert tuple(activation.shape) == parents
     assert ((activation >= 0) & (activation <= 1)).all()
+
+
+OPTIONS = {
+    "iterations": 3,
+    "final_lambda": 1.0,
+    "variance_floor": 1e-4,
+    "data_scaling": "mean",
+    "competition": "all",
+    "impl": "auto",
+}
+
+
+@pytest.mark.parametrize("routing", [conv_routing, conv_routing_trace, class_routing, class_routing_trace])
+def test_options_have_the_names_order_and_defaults_of_the_contract(routing):
+    parameters = list(inspect.signature(routing).parameters.values())
+    named = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    stride = {"stride": 1} if routing in (conv_routing, conv_routing_trace) else {}
+    assert list(named.items()) == list((stride | OPTIONS).items())
+    assert tuple(parameter.name for parameter in parameters[:5]) == Inputs._fields
 
 
 @LAYERS
@@ -157,41 +175,6 @@ def test_who_runs(impl, device):
     assert operators.names == {"auto": [auto], "reference": [], "triton": ["route"]}[impl]
 
 
-@pytest.fixture
-def hopper(monkeypatch):
-    """A device that is not there, with all that the kernels need."""
-    monkeypatch.setattr("torch.version.hip", None)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
-    return torch.device("cuda", 1)
-
-
-@pytest.mark.parametrize("interpreter", ["0", "1"])
-def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
-    """Triton's interpreter makes kernels possible on a CPU, never the best choice."""
-    monkeypatch.setenv("TRITON_INTERPRET", interpreter)
-    assert choose_implementation("auto", torch.device("cpu")) == "numba"
-    assert choose_implementation("auto", torch.device("meta")) == "reference"
-    assert choose_implementation("auto", hopper) == "triton"
-    assert choose_implementation("triton", hopper) == "triton"
-
-
-@pytest.mark.parametrize(
-    ("what", "value", "reason"),
-    [
-        ("emcaps.routing.dispatch._triton_version", lambda: None, "the package triton is not installed"),
-        ("emcaps.routing.dispatch._triton_version", lambda: "3.5.1", "need triton 3.6 or newer, not 3.5.1"),
-        ("torch.cuda.get_device_capability", lambda index: (6, 1), "compute capability 7.0 or more, not 6.1"),
-        ("torch.version.hip", "7.0", "this torch is for AMD's"),
-    ],
-    ids=["no triton", "an old triton", "an old GPU", "a GPU of AMD's"],
-)
-def test_where_kernels_lack_something_auto_takes_the_reference(hopper, what, value, reason, monkeypatch):
-    monkeypatch.setattr(what, value)
-    assert choose_implementation("auto", hopper) == "reference"
-    with pytest.raises(ValueError, match=f"impl='triton' cannot run: .*{reason}.*: use impl='auto' or 'reference'"):
-        choose_implementation("triton", hopper)
-
-
 def dual(function):
     """The derivative of a function in one direction, without the wrapped tensors of torch.func."""
 
@@ -260,29 +243,3 @@ def test_no_tensor_is_larger_than_the_votes(competition, backward):
             (output.pose.sum() + output.activation.sum()).backward()
     votes = 2 * 12 * 12 * 3 * 3 * 2 * 2 * 16
     assert output.pose.numel() < largest.elements <= votes
-
-
-@pytest.fixture
-def choices(caplog):
-    """Messages of the logger "emcaps" and those below it, as if nothing had been chosen before."""
-    caplog.set_level(logging.DEBUG, logger="emcaps")
-    dispatch.log_choice.cache_clear()
-    yield lambda: [r.getMessage() for r in caplog.records if r.name.split(".")[0] == "emcaps"]
-    dispatch.log_choice.cache_clear()
-
-
-@LAYERS
-def test_auto_logs_its_choice_once(choices, routing, inputs):
-    routing(*inputs)
-    first = choices()
-    assert len(first) == 1
-    assert any(name in first[0] for name in ("reference", "triton", "numba"))
-    routing(*inputs)
-    routing(*inputs._replace(pose=inputs.pose[:1], activation=inputs.activation[:1]))
-    assert choices() == first
-
-
-@LAYERS
-def test_an_explicit_choice_is_not_logged(choices, routing, inputs):
-    routing(*inputs, impl="reference")
-    assert choices() == []

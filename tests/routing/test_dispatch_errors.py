@@ -171,14 +171,6 @@ def test_an_explicit_choice_runs_or_says_why_not(routing, inputs, impl, device, 
         assert f"need tensors on a CUDA device, not on {device}" in text
 
 
-def test_every_reason_is_given(monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr("emcaps.routing.dispatch._triton_version", lambda: None)
-    text = message(conv_routing, CONV, impl="triton")
-    assert "the package triton is not installed" in text
-    assert "CUDA device" in text
-
-
 @pytest.mark.parametrize(("trace", "inputs"), [(conv_routing_trace, CONV), (class_routing_trace, CLASS)])
 def test_kernels_keep_no_trace(trace, inputs, monkeypatch):
     """Also where they could run."""

@@ -1,9 +1,8 @@
-"""The kernels for CPUs beside the reference: values, gradients, bits, operators, and machines without numba."""
+"""The kernels for CPUs beside the reference: values, gradients, bits, operators and threads."""
 
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -13,8 +12,6 @@ from torch import nn
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps
-from emcaps.routing import dispatch
-from emcaps.routing.dispatch import choose_implementation
 from routing import test_triton_extremes as in_batches
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
@@ -267,46 +264,6 @@ def test_export_for_any_batch():
         got, want = program.module()(pose, activation), network(pose, activation)
     assert sum(node.target is torch.ops.emcaps.route_on_cpu.default for node in program.graph.nodes) == 2
     assert torch.equal(got.pose, want.pose)
-
-
-def test_auto_takes_it_on_a_cpu():
-    assert choose_implementation("auto", torch.device("cpu")) == "numba"
-
-
-@pytest.fixture
-def without_numba(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    kept = (dispatch._numba_problem, dispatch.hint_at_numba, dispatch.log_choice)
-    for found_once in kept:
-        found_once.cache_clear()
-    yield
-    for found_once in kept:
-        found_once.cache_clear()
-
-
-def test_a_numba_that_cannot_be_imported_is_left_out_with_its_reason(monkeypatch):
-    def refuse(name):
-        raise ImportError(f"{name} needs another NumPy")
-
-    dispatch._numba_problem.cache_clear()
-    monkeypatch.setattr(dispatch.importlib, "import_module", refuse)
-    assert choose_implementation("auto", torch.device("cpu")) == "reference"
-    with pytest.raises(ValueError, match=r"cannot be imported \(numba needs another NumPy\)"):
-        choose_implementation("numba", torch.device("cpu"))
-    dispatch._numba_problem.cache_clear()
-
-
-@pytest.mark.usefixtures("without_numba")
-def test_without_numba_the_reference_runs_and_hints_once(caplog):
-    with caplog.at_level(logging.WARNING, "emcaps"):
-        for _ in range(2):
-            got = conv_routing(*CONV, iterations=2)
-    assert torch.equal(got.pose, conv_routing(*CONV, iterations=2, impl="reference").pose)
-    assert [record.message for record in caplog.records] == [
-        "EM routing is far faster on a CPU with numba: pip install 'emcaps[numba]'"
-    ]
-    with pytest.raises(ValueError, match=r"impl='numba' cannot run: the package numba is not installed: pip install"):
-        conv_routing(*CONV, impl="numba")
 
 
 TEAM = pytest.mark.parametrize("team", ["OpenMP", "threads"])

@@ -2,7 +2,8 @@
 
 from emcaps.routing.dispatch import class_routing, class_routing_trace, conv_routing, conv_routing_trace
 from emcaps.routing.geometry import max_data, mean_data, parent_grid, spatial_routing_map
-from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace, routing_lambda
+from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
+from emcaps.routing.settings import routing_lambda
 
 __all__ = [
     "RoutingOutput",

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emcaps.routing.geometry import Pair, mean_data, parent_grid
-from emcaps.routing.results import RoutingSettings, RoutingStep, routing_lambda
+from emcaps.routing.results import RoutingStep
+from emcaps.routing.settings import RoutingSettings, routing_lambda
 from emcaps.routing.windows import Windows
 
 EPSILON = 1e-9  # keeps a parent without data at pose 0 instead of 0 / 0

@@ -1,4 +1,4 @@
-"""What routing returns, and the settings that every implementation takes.
+"""What routing returns.
 
 Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Class layers have no
 parent grid, and children in place of kernel offsets.
@@ -6,7 +6,7 @@ parent grid, and children in place of kernel offsets.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -57,29 +57,3 @@ class RoutingTrace(tuple[RoutingStep, ...]):
     @property
     def activation(self) -> tuple[Tensor, ...]:
         return tuple(step.activation for step in self)
-
-
-class RoutingSettings(NamedTuple):
-    """The choices of one routing, already checked."""
-
-    iterations: int
-    final_lambda: float
-    variance_floor: float
-    data_scaling: str
-    competition: str
-
-
-class RoutingOptions(TypedDict, total=False):
-    """The keyword arguments of `conv_routing` and `class_routing` that a layer keeps."""
-
-    iterations: int
-    final_lambda: float
-    variance_floor: float
-    data_scaling: str
-    competition: str
-    impl: str
-
-
-def routing_lambda(iteration: int, final_lambda: float) -> float:
-    """The inverse temperature of iteration 0, 1, ...: it rises towards final_lambda."""
-    return final_lambda * (1 - 0.95 ** (iteration + 1))

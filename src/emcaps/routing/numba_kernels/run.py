@@ -20,7 +20,7 @@ from emcaps.routing.numba_kernels.forward import forward_images
 from emcaps.routing.numba_kernels.layer import Layer
 from emcaps.routing.numba_kernels.threads import in_threads
 from emcaps.routing.numba_kernels.vectors import LANES
-from emcaps.routing.results import routing_lambda
+from emcaps.routing.settings import routing_lambda
 
 logger = logging.getLogger("emcaps")
 _compiled: set[object] = set()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime import driver
 
-from emcaps.routing.results import routing_lambda
+from emcaps.routing.settings import routing_lambda
 from emcaps.routing.triton_kernels import backward as backward_kernels
 from emcaps.routing.triton_kernels import forward as forward_kernels
 from emcaps.routing.triton_kernels import packing, windows
