@@ -9,20 +9,26 @@ import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
     EPSILON,
-    SIZES,
     add_pose_gradient,
     add_vote_gradient_of_e,
     add_vote_gradient_of_m,
     inverse,
     log_joint,
     per_place,
-    readers,
     scaled,
     share_gradient,
     votes,
     zero_matrix,
 )
-from emcaps.routing.triton_kernels.forward import added, by_slice, locate, merge_slices, next_child
+from emcaps.routing.triton_kernels.forward import added, by_slice, merge_slices
+from emcaps.routing.triton_kernels.indices import (
+    SIZES,
+    locate,
+    next_child,
+    parents_of_program,
+    readers,
+    slots_of_program,
+)
 from emcaps.routing.triton_kernels.memory import load_four, load_matrix, store_four, store_matrix, store_sums_over_lanes
 from emcaps.routing.triton_kernels.records import (
     ADJOINT,
@@ -173,16 +179,9 @@ def child_gradient(
 ):
     """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     place = (block * H + row) * W + column
@@ -259,16 +258,13 @@ def parent_gradient(
     The rows of the tile are those of m_step.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = tl.cdiv(O, PARENTS)
-    position = program // groups
-    u = position % OW
-    v = position // OW % OH
-    block = (position // OW // OH).to(tl.int64)
+    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
-    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    # Rows beyond the last parent type repeat it and are not stored.
+    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
     slice = rows // PARENTS
     parent = position.to(tl.int64) * O + o
     before = before_pointer + parent * (RECORD * BB) + fours
@@ -289,26 +285,7 @@ def parent_gradient(
     ky = 0
     kx = 0
     first_type = 0
-    row, column, child, slot, matrix = locate(
-        ky,
-        kx,
-        first_type + slice,
-        v,
-        u,
-        block,
-        position,
-        o,
-        H,
-        W,
-        C,
-        O,
-        KH,
-        KW,
-        stride_y,
-        stride_x,
-        shared,
-        by_position,
-    )
+    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
@@ -319,26 +296,7 @@ def parent_gradient(
     later = tl.load(child_gradient_pointer + slot * BB + lane)
     for _ in range(KH * KW * (C // SLICES)):
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(
-            ky,
-            kx,
-            first_type + slice,
-            v,
-            u,
-            block,
-            position,
-            o,
-            H,
-            W,
-            C,
-            O,
-            KH,
-            KW,
-            stride_y,
-            stride_x,
-            shared,
-            by_position,
-        )
+        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
         next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
         next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
@@ -369,7 +327,7 @@ def parent_gradient(
         row_share = scaled(row, per_row)
         column_share = scaled(column, per_column)
 
-    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
     known = o < O
     parent = position.to(tl.int64) * O + tl.minimum(o, O - 1)
     record = before_pointer + parent * (RECORD * BB) + fours
@@ -491,16 +449,9 @@ def input_gradient(
     All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, C, 16).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     place = (block * H + row) * W + column

@@ -10,9 +10,6 @@ kernel, and beside a log joint of 1e12 the last bit decides whether an assignmen
 import triton
 import triton.language as tl
 
-# Arguments that would otherwise have a kernel compiled anew for layers that have a 1 or a multiple of 16 there.
-SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
-
 EPSILON = tl.constexpr(1e-9)  # keeps a parent without data at pose 0 instead of 0 / 0
 
 
@@ -135,11 +132,3 @@ def lowest(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
     """Below every log joint, but finite: infinity minus infinity is not a number."""
     LOWEST: tl.constexpr = -1.7e308 if tl.float64 == DTYPE else -3.4e38
     return tl.full((ROWS, COLUMNS), LOWEST, DTYPE)
-
-
-@triton.jit
-def readers(place, parents, kernel, stride):
-    """First and last parent, along one axis, whose window covers a place; first > last where none does."""
-    first = tl.maximum((place - kernel + stride) // stride, 0)
-    last = tl.minimum(place // stride, parents - 1)
-    return first, last

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
     EPSILON,
-    SIZES,
     inverse,
     log_joint,
     log_sigmoid,
@@ -23,32 +22,9 @@ from emcaps.routing.triton_kernels.edge import (
     votes,
     zero_matrix,
 )
+from emcaps.routing.triton_kernels.indices import SIZES, locate, next_child, parents_of_program, slots_of_program
 from emcaps.routing.triton_kernels.memory import load_matrix, store_four
 from emcaps.routing.triton_kernels.records import LOG_PEAK, MEAN, PRECISION, RECORD, SPREAD, field, load_field
-
-
-@triton.jit
-def next_child(ky, kx, first_type, KH, KW, C, SLICES: tl.constexpr):
-    """The next child types of a window, offset by offset; after the last, some that there are."""
-    first_type += SLICES
-    done = (first_type >= C).to(tl.int32)
-    first_type -= done * C
-    kx += done
-    done = (kx >= KW).to(tl.int32)
-    kx -= done * KW
-    ky += done
-    return tl.minimum(ky, KH - 1), kx, first_type
-
-
-@triton.jit
-def locate(ky, kx, types, v, u, block, position, o, H, W, C, O, KH, KW, stride_y, stride_x, shared, by_position):
-    """Of children in the window at (v, u): row and column, their indices, those of their normalisers and matrices."""
-    row = v * stride_y + ky
-    column = u * stride_x + kx
-    place = (block * H + row) * W + column
-    slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
-    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + types * 16
-    return row, column, place * C + types, slot * C + types, matrix
 
 
 @triton.jit
@@ -142,17 +118,13 @@ def m_step(
     The activations of the FIRST iteration come already multiplied by the even assignments (1).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = tl.cdiv(O, PARENTS)
-    position = program // groups
-    u = position % OW
-    v = position // OW % OH
-    block = (position // OW // OH).to(tl.int64)
+    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
     # Rows beyond the last parent type repeat it and are not stored.
-    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
     slice = rows // PARENTS
 
     if not FIRST:
@@ -169,26 +141,7 @@ def m_step(
     ky = 0
     kx = 0
     first_type = 0
-    row, column, child, slot, matrix = locate(
-        ky,
-        kx,
-        first_type + slice,
-        v,
-        u,
-        block,
-        position,
-        o,
-        H,
-        W,
-        C,
-        O,
-        KH,
-        KW,
-        stride_y,
-        stride_x,
-        shared,
-        by_position,
-    )
+    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
@@ -200,26 +153,7 @@ def m_step(
     for _ in range(KH * KW * (C // SLICES)):
         # The next children are loaded while these are worked on.
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(
-            ky,
-            kx,
-            first_type + slice,
-            v,
-            u,
-            block,
-            position,
-            o,
-            H,
-            W,
-            C,
-            O,
-            KH,
-            KW,
-            stride_y,
-            stride_x,
-            shared,
-            by_position,
-        )
+        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
         next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
         next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
@@ -259,7 +193,7 @@ def m_step(
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     variance_floor = tl.full((1, 1), variance_floor, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
-    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
     known = o < O
     beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
     beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
@@ -323,16 +257,9 @@ def normaliser(
     Per slot: the largest log joint, and the sum of all relative to it; its inverse where only types compete.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     child = ((block * H + row) * W + column) * C + types

@@ -128,7 +128,7 @@ class Layer(LayerShape):
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The integers that every sweep takes, in the order of edge.SIZES."""
+        """The integers that every sweep takes, in the order of indices.SIZES."""
         grids = *self.child_grid, self.padded_types, *self.parent_grid, self.parent_types, *self.kernel, *self.stride
         return *grids, int(self.shared), int(self.by_position)
 

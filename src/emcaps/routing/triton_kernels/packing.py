@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import SIZES, readers
+from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers
 from emcaps.routing.triton_kernels.records import LOGIT, MEAN, RECORD, field
 
 UNITS = tl.constexpr(4)  # capsules that one program moves
@@ -45,41 +45,38 @@ def pack_children(
 
     The first shares are the activations times the even assignments (1), which depend on the position alone.
     """
-    site = tl.program_id(0)
-    x = site % W
-    y = site // W % H
-    place = site.to(tl.int64)
+    place, row, column, block = child_of_program(H, W)
     first = tl.program_id(1) * UNITS
     lane = tl.arange(0, BB)[None, :]
-    image = (site // W // H).to(tl.int64) * BB + lane
+    image = block * BB + lane
     element = tl.arange(0, 16 * UNITS)[:, None]
     type = first + element // 16
     source = (
         pose_pointer
-        + y.to(tl.int64) * pose_y
-        + x.to(tl.int64) * pose_x
+        + row.to(tl.int64) * pose_y
+        + column.to(tl.int64) * pose_x
         + image * pose_b
         + type.to(tl.int64) * pose_i
         + element % 16 * pose_h
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
-    packed = ((place * C + first) * 16 + element // 4 * 4) * BB + lane * 4 + element % 4
+    packed = ((place.to(tl.int64) * C + first) * 16 + element // 4 * 4) * BB + lane * 4 + element % 4
     tl.store(packed_pose_pointer + packed, value)
 
     type = first + tl.arange(0, UNITS)[:, None]
     source = (
         activation_pointer
-        + y.to(tl.int64) * activation_y
-        + x.to(tl.int64) * activation_x
+        + row.to(tl.int64) * activation_y
+        + column.to(tl.int64) * activation_x
         + image * activation_b
         + type.to(tl.int64) * activation_i
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
-    first_v, last_v = readers(y, OH, KH, stride_y)
-    first_u, last_u = readers(x, OW, KW, stride_x)
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
     parents = tl.maximum((last_v - first_v + 1) * (last_u - first_u + 1) * O, 1)
-    tl.store(packed_activation_pointer + (place * C + type) * BB + lane, value)
-    tl.store(first_share_pointer + (place * C + type) * BB + lane, value / parents)
+    tl.store(packed_activation_pointer + (place.to(tl.int64) * C + type) * BB + lane, value)
+    tl.store(first_share_pointer + (place.to(tl.int64) * C + type) * BB + lane, value / parents)
 
 
 @triton.jit(do_not_specialize=["B", "parents"])
