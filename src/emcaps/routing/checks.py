@@ -1,4 +1,4 @@
-"""The checks that every routing call goes through: a ValueError names the value, the rule and the remedy."""
+"""The checks of every routing call. Their ValueErrors name the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_settings(
 
 
 def checked_options(options: RoutingOptions) -> RoutingOptions:
-    """The options of a layer, checked when the layer is made and not only when it first runs."""
+    """Check the options of a layer when the layer is made, not only when it first runs; return them."""
     for name in options:
         check_name("routing option", name, RoutingOptions.__annotations__)
     settings: dict[str, Any] = {**DEFAULTS._asdict(), "impl": DEFAULT_IMPL, **options}
@@ -46,7 +46,7 @@ def checked_options(options: RoutingOptions) -> RoutingOptions:
 
 def _is_finite_number(value: object) -> bool:
     numbers = (int, float, np.integer, np.floating)
-    # Compared instead of asked with math.isfinite, which torch.compile cannot ask of a number that may change.
+    # A comparison, because torch.compile cannot trace math.isfinite for a number that may change between calls.
     return isinstance(value, numbers) and not isinstance(value, bool) and bool(-math.inf < value < math.inf)
 
 

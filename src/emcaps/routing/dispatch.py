@@ -1,7 +1,7 @@
-"""The public routing functions: check the inputs, pick an implementation, run it.
+"""The public routing functions: they check the inputs, choose an implementation and run it.
 
-Dims as in results.py. An explicit `impl` runs that implementation or raises with every reason why it cannot; only
-"auto" chooses.
+Dims as in results.py. An explicit `impl` runs that implementation or raises a ValueError with every reason why it
+cannot; only "auto" chooses.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def conv_routing(
         pose: (B, H, W, I, 4, 4), the children's pose matrices.
         activation: (B, H, W, I), their activations, 0 to 1.
         weight: (KH, KW, I, O, 4, 4), a matrix for each kernel offset, child type and parent type.
-        beta_u: (O,), the cost of describing data, per parent type.
-        beta_a: (O,), the gain of activating, per parent type.
+        beta_u: (O,), the cost of describing data, for each parent type.
+        beta_a: (O,), the gain of being active, for each parent type.
         stride: step between windows: a number or (rows, columns). Children that no window covers are ignored.
-        iterations: how many M-steps; there is an E-step between each two.
+        iterations: the number of M-steps; an E-step follows each of them but the last.
         final_lambda: the inverse temperature that lambda_t = final_lambda (1 - 0.95^(t+1)) rises towards.
         variance_floor: added to every variance, so that a parent of one child stays finite (pitfall 1). Zero brings the
-            pitfall back: infinities and NaN are then the right answer.
-        data_scaling: "mean" counts a parent's data relative to the layer's mean data; "none" does not (pitfall 2).
-        competition: "all": every parent of a child competes for it; "types": only those at the same position, so that
-            each position gets the whole child (pitfall 3). The start is the same for both.
+            pitfall back: infinities and NaN are then the correct result.
+        data_scaling: "mean" divides a parent's data by the layer's mean data; "none" does not (pitfall 2).
+        competition: with "all", every parent of a child competes for it; with "types", only the parents at the same
+            position do, so that each position gets the whole child (pitfall 3). Both start from the same assignments.
         impl: "auto", "reference", "triton" or "numba".
 
     Returns:
@@ -82,7 +82,7 @@ def class_routing(
 ) -> RoutingOutput:
     """Route all children of a grid to one parent per class, with matrices shared over positions.
 
-    Each vote gets its child's scaled position added to the right-hand column: (row + 0.5) / H and (column + 0.5) / W.
+    The child's scaled position is added to the right-hand column of its votes: (row + 0.5) / H and (column + 0.5) / W.
 
     Args:
         pose, activation: (B, H, W, I, 4, 4) and (B, H, W, I), the children.
@@ -140,7 +140,7 @@ def class_routing_trace(
 
 
 def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingOutput:
-    """No stride means a class layer."""
+    """Run one routing by the chosen implementation. A stride of None means a class layer."""
     device = _device(inputs)
     transformed = _is_transformed(inputs)
     chosen = choose_implementation("reference" if impl == "auto" and transformed else impl, device)
@@ -155,7 +155,7 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
         if chosen != "reference":
             return _fused(chosen, inputs, stride, settings, low_precision)
         for step in _reference_steps(inputs, stride, settings):
-            last = RoutingOutput(step.mean, step.activation)  # one at a time, so that earlier assignments are freed
+            last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
     return last
 
 
@@ -194,7 +194,7 @@ def _fused(
     if settings.data_scaling == "mean":
         grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
         unit = mean_data((height, width), child_types, grid, weight.shape[-3])
-    # float16 has too little range for poses.
+    # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
     kernel_settings = KernelSettings(
@@ -211,7 +211,7 @@ def _fused(
 
 def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
     if upcast and all(isinstance(tensor, Tensor) for tensor in inputs):
-        # What autocast left in half precision comes back to float32, in which routing works.
+        # The layer before may have left its outputs in half precision; routing computes in float32.
         pose, activation, weight, beta_u, beta_a = (t.float() if t.dtype in HALF else t for t in inputs)
         inputs = pose, activation, weight, beta_u, beta_a
     if stride is None:
@@ -232,7 +232,7 @@ def _autocast_type(device: torch.device) -> torch.dtype | None:
 
 
 def _is_transformed(inputs: Inputs) -> bool:
-    """Under vmap, jvp and the like, which only plain PyTorch goes through."""
+    """Whether the call is under a transform such as vmap or jvp, which only plain PyTorch supports."""
     if torch.compiler.is_compiling():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor

@@ -1,8 +1,9 @@
-"""What the operators of every package of kernels share: their arguments, when a call may skip them, their gradients.
+"""What the operators of both packages of kernels share: their arguments, when a call may skip them, their gradients.
 
-A package defines three operators that autograd, torch.compile and torch.export know. `route` keeps nothing;
-`route_and_keep` also returns what `route_backward` needs, and is the one with a gradient. Plain calls skip the
-operators, whose wrappers take longer than many of the kernels, and do the same work through an autograd function.
+Each package defines three operators, which autograd, torch.compile and torch.export know. `route` keeps nothing.
+`route_and_keep` also returns what `route_backward` needs, and is the one with a gradient. A plain call skips the
+operators, because PyTorch's wrappers around them take longer than many of the kernels; it does the same work through
+an autograd function.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KernelSettings(NamedTuple):
     final_lambda: float
     variance_floor: float
     data_unit: float
-    """The data that a parent's data is divided by in its cost: the layer's mean data, or 1."""
+    """What a parent's data is divided by in its cost: the layer's mean data, or 1."""
 
 
 def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
@@ -78,7 +79,7 @@ def gradients_of_outputs(
 def gradients_of_arguments(
     backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
 ) -> tuple[Any, ...]:
-    """The gradients of the five inputs, then None for each setting, from what `ctx` has of the forward pass."""
+    """The gradients of the five inputs, then None for each setting. `ctx` has what the forward pass saved."""
     # In a backward pass gradients are enabled only if a graph of the gradients is asked for.
     if torch.is_grad_enabled():
         raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")

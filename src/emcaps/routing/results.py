@@ -1,7 +1,7 @@
 """What routing returns.
 
-Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Class layers have no
-parent grid, and children in place of kernel offsets.
+Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Results of a class
+layer have no parent grid, and the grid of children in place of kernel offsets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class RoutingOutput(NamedTuple):
-    """The parents, after the last iteration."""
+    """The parents after the last iteration."""
 
     pose: Tensor
     """(B, OH, OW, O, 4, 4); (B, O, 4, 4) from a class layer."""
@@ -21,7 +21,7 @@ class RoutingOutput(NamedTuple):
 
 
 class RoutingStep(NamedTuple):
-    """One iteration: the assignments that its M-step used, and what that M-step found."""
+    """One iteration: the assignments that its M-step used, and the parents that this M-step computed."""
 
     assignment: Tensor
     """R_ij: (B, OH, OW, KH, KW, I, O); (B, H, W, I, O) from a class layer."""
@@ -36,7 +36,7 @@ class RoutingStep(NamedTuple):
 
 
 class RoutingTrace(tuple[RoutingStep, ...]):
-    """Every iteration of one routing: `trace[t].mean`, or `trace.mean[t]`, is the mean after iteration t."""
+    """Every iteration of one routing: `trace[t].mean` and `trace.mean[t]` are both the mean after iteration t."""
 
     @property
     def assignment(self) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""From tensors to the kernels and back: buffers, padding, threads."""
+"""Runs the kernels on tensors: prepares their arrays, divides the images among threads, and announces compilation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from emcaps.routing.settings import routing_lambda
 logger = logging.getLogger("emcaps")
 _compiled: set[object] = set()
 PATIENCE = 1.5
-"""Seconds after which a first call says that it compiles; loading from disk is quicker."""
+"""Seconds after which a first call announces that it compiles. Loading compiled kernels from disk takes less."""
 
 CHUNKS = 16
-"""Groups of images whose matrix gradients are added up apart: as many whatever the threads, so that no bit changes."""
+"""The most groups of images that each have their own sum of matrix gradients. The number of threads does not change it,
+and so it does not change the rounding of the sums."""
 
 
 def forward(
@@ -40,7 +41,7 @@ def forward(
     variance_floor: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pose, activation, and with `keep` what the backward pass needs: records and assignments."""
+    """Pose, activation, records and assignments. The last two are for the backward pass, and empty without `keep`."""
     pose, activation, weight, beta_u, beta_a = (tensor.detach().contiguous() for tensor in inputs)
     new = pose.new_empty
     records = new(layer.records_shape(layer.images, iterations) if keep else 0)
@@ -53,7 +54,7 @@ def forward(
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     outputs = _by_position(out_pose.flatten(-2), layer), _by_position(out_activation, layer)
 
-    def some(images: slice) -> None:
+    def route(images: slice) -> None:
         forward_images(
             children[0][images],
             children[1][images],
@@ -67,7 +68,7 @@ def forward(
             outputs[1][images],
         )
 
-    _run(some, _chunks(layer.images), ("forward", pose.dtype))
+    _run(route, _chunks(layer.images), ("forward", pose.dtype))
     return out_pose, out_activation, records, assignments
 
 
@@ -83,7 +84,7 @@ def backward(
     final_lambda: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of pose, activation, weight and, stacked, of beta_u and beta_a."""
+    """The gradients of pose, activation and weight, and those of beta_u and beta_a stacked."""
     pose, activation = pose.detach().contiguous(), activation.detach().contiguous()
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
     packed = _pack_weight(weight.detach(), layer).numpy()
@@ -100,7 +101,7 @@ def backward(
     of_children = out_pose.flatten(1).numpy(), out_activation.flatten(1).numpy()
     settings = _lambdas(records.shape[1], final_lambda), data_unit, layer.children, layer.sizes
 
-    def some(images: slice) -> None:
+    def differentiate(images: slice) -> None:
         chunk = chunks.index(images)
         backward_images(
             children[0][images],
@@ -117,13 +118,13 @@ def backward(
             sums[1][chunk],
         )
 
-    _run(some, chunks, ("backward", pose.dtype))
+    _run(differentiate, chunks, ("backward", pose.dtype))
     betas = beta_gradients.sum(0).flatten(1)[:, : layer.parent_types].contiguous()
     return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), layer, weight), betas
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(G, 4, K * C * COLUMN): columns apart, in each the parents of a group side by side, padded with zeros."""
+    """(G, 4, K * C * COLUMN): each column by itself, with a group's parents side by side, padded with zeros."""
     matrices = weight.reshape(-1, layer.parent_types, 4, 4)
     padded = F.pad(matrices, (0, 0, 0, 0, 0, layer.groups * LANES - layer.parent_types))
     # (K * C, G, LANES, row, column) to (G, column, K * C, row, LANES)
@@ -137,7 +138,7 @@ def _unpack_weight(packed: Tensor, layer: Layer, like: Tensor) -> Tensor:
 
 
 def _by_position(tensor: Tensor, layer: Layer) -> Any:
-    """(B, P, O, ...) as an array, of outputs with or without a parent grid."""
+    """Outputs, or their gradients, as an array (B, P, O, ...), with or without a parent grid before."""
     return (
         tensor.detach()
         .reshape(layer.images, layer.positions, layer.parent_types, *tensor.shape[len(layer.output_shape) :])
@@ -150,14 +151,14 @@ def _lambdas(iterations: int, final_lambda: float) -> Any:
 
 
 def _chunks(images: int) -> list[slice]:
-    """At most CHUNKS groups of consecutive images, as even as can be."""
+    """At most CHUNKS groups of consecutive images, of sizes as equal as possible."""
     groups = min(CHUNKS, images)
     edges = [images * group // groups for group in range(groups + 1)] if images else []
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
 def _run(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object) -> None:
-    """The first time in one thread, so that the kernel is compiled once."""
+    """Run `work` on all chunks in threads. A kernel's first chunk runs alone, so that it is compiled only once."""
     if kernel not in _compiled and chunks:
         with _announcing():
             work(chunks[0])
@@ -168,7 +169,7 @@ def _run(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object)
 
 @contextmanager
 def _announcing() -> Iterator[None]:
-    """Say so if this takes long: then it compiles, and does not load what was compiled before."""
+    """Announce compilation if the work inside takes long; loading what was compiled before is quick."""
     timer = threading.Timer(PATIENCE, _say_that_it_compiles)
     timer.start()
     try:
@@ -179,5 +180,5 @@ def _announcing() -> Iterator[None]:
 
 @functools.cache
 def _say_that_it_compiles() -> None:
-    """Once a process."""
+    """Log it once per process."""
     logger.warning("compiling the CPU kernels, some 15 seconds, once: numba keeps them on disk")
