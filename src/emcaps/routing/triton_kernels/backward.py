@@ -1,7 +1,7 @@
 """The sweeps of the backward pass. Dims and packed tensors as in forward.py.
 
-adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
-(2, O, T, NB, OH, OW).
+Further tensors: adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
+(2, O, T, NB, OH, OW). Numbers in brackets are the equations of README.md in this folder.
 """
 
 import triton
@@ -61,7 +61,7 @@ def store_adjoint(
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """From the gradients of a parent's statistics to its adjoint record and the gradients of its betas, (8) to (10)."""
+    """Compute a parent's adjoint record and the gradients of its betas from those of its statistics, (8) to (10)."""
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
     _, data, _, unit_cost = load_four(record + field(LOG_PEAK, BB), DTYPE)
@@ -109,7 +109,7 @@ def output_adjoint(
     beta_step: tl.int64,
     BB: tl.constexpr,
 ):
-    """The adjoint record of the last iteration from the gradients of the layer's outputs, (B, positions, O, 16)."""
+    """Compute the last iteration's adjoint records from the gradients of the layer's outputs, (B, positions, O, 16)."""
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     parent = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
@@ -177,7 +177,10 @@ def child_gradient(
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
+    """Compute K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset.
+
+    It is stored for each slot.
+    """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     types, slot, ky, kx, position, row, column, block = slots_of_program(
         C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
@@ -195,7 +198,7 @@ def child_gradient(
     per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
 
     total = tl.zeros((CHILDREN, BB), DTYPE)
-    # What the next parent needs first is loaded while this one is worked on.
+    # Load what the next parent needs first while this one is processed.
     before = before_pointer + first_parent * (RECORD * BB) + fours
     weight = load_matrix(weights, 4, DTYPE)
     old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
@@ -253,7 +256,7 @@ def parent_gradient(
     PARENTS: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """Through the E-step to the statistics of the iteration before (14), and on to its adjoint record.
+    """Compute the adjoint records of the iteration before, through the E-step and its statistics (14).
 
     The rows of the tile are those of m_step.
     """
@@ -376,7 +379,10 @@ def add_later_vote_gradients(
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """dL/dV_ij of the iterations after the first, (12) and (15), added up; mean and pointers are the first's."""
+    """Add dL/dV_ij of all iterations after the first, (12) and (15), to `gradient`.
+
+    `mean`, `record` and the other pointers are those of the first iteration.
+    """
     for t in tl.static_range(1, ITERATIONS):
         before = record + (t - 1) * record_step
         current = adjoint + t * adjoint_step
@@ -444,9 +450,10 @@ def input_gradient(
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), through the parents at one position.
+    """Compute dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), over the parents at one position.
 
-    All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, C, 16).
+    All are stored per window: for each slot what its child gets there, for each matrix what it gets there,
+    (slots / C, O, C, 16).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     types, slot, ky, kx, position, row, column, block = slots_of_program(

@@ -1,4 +1,4 @@
-"""Which parents, slots or children a program works on, and where what belongs to them lies.
+"""Which parents, slots or children a program works on, and the indices of their data.
 
 Dims and packed tensors as in forward.py.
 """
@@ -25,9 +25,10 @@ def parents_of_program(OH, OW, O, PARENTS: tl.constexpr):
 
 @triton.jit
 def slots_of_program(C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN: tl.constexpr):
-    """For sweeps through the parents of a position: child types, window slot, offsets, and where parents and child are.
+    """For sweeps through the parents of a position: the slots that the program is for.
 
-    In order: child types, slot without its type, ky, kx, position of the parents, row and column of the child, block.
+    In order: their child types, their index without the type, ky, kx, the position of the parents, row and column of
+    the children, block.
     """
     program = tl.program_id(0)
     groups = C // CHILDREN
@@ -54,7 +55,7 @@ def child_of_program(H, W):
 
 @triton.jit
 def next_child(ky, kx, first_type, KH, KW, C, SLICES: tl.constexpr):
-    """The next child types of a window, offset by offset. After the last come some that are never used."""
+    """The next child types of a window, offset by offset. What follows the last is valid, but must not be used."""
     first_type += SLICES
     done = (first_type >= C).to(tl.int32)
     first_type -= done * C
@@ -82,7 +83,7 @@ def locate(ky, kx, types, v, u, block, position, o, sizes):
 
 @triton.jit
 def readers(place, parents, kernel, stride):
-    """First and last parent, along one axis, whose window covers a place; first > last where none does."""
+    """The first and last parent, along one axis, whose window covers a place; first > last where none does."""
     first = tl.maximum((place - kernel + stride) // stride, 0)
     last = tl.minimum(place // stride, parents - 1)
     return first, last

@@ -94,7 +94,7 @@ def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_an
 
 
 def _aligned(tensor: Tensor) -> Tensor:
-    """As the forward pass made it: what kept it in the meantime may have given back another place in memory."""
+    """The tensor, contiguous and aligned; hooks on saved tensors may have moved it to another place in memory."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
@@ -135,7 +135,7 @@ def _save_for_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 
 def _gradients(backward: Callable[..., Any], ctx: Any, *of_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
     found = gradients_of_arguments(backward, ctx, *of_outputs)
-    # Poses and matrices may have come in bfloat16; everything between is float32.
+    # Poses and matrices may be bfloat16; the kernels return float32.
     typed = (gradient.to(dtype) for gradient, dtype in zip(found[:5], ctx.dtypes, strict=True))
     return *typed, *found[5:]
 

@@ -1,4 +1,7 @@
-"""Between the contract's tensors, image by image, and the kernels' packed ones, where BB images lie side by side."""
+"""Kernels that convert a layer's inputs to packed tensors, where BB images lie side by side, and records to outputs.
+
+Dims as in forward.py.
+"""
 
 import triton
 import triton.language as tl
@@ -6,7 +9,7 @@ import triton.language as tl
 from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers
 from emcaps.routing.triton_kernels.records import LOGIT, MEAN, RECORD, field
 
-UNITS = tl.constexpr(4)  # capsules that one program moves
+UNITS = tl.constexpr(4)  # child types of one program
 
 
 @triton.jit(do_not_specialize=[*SIZES, "B", "I"])
@@ -41,7 +44,7 @@ def pack_children(
     by_position,
     BB: tl.constexpr,
 ):
-    """pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; what fills up BB and C is zero.
+    """Pack pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; images and types of padding get zeros.
 
     The first shares are the activations times the even assignments (1), which depend on the position alone.
     """
@@ -81,7 +84,7 @@ def pack_children(
 
 @triton.jit(do_not_specialize=["B", "parents"])
 def unpack_parents(record_pointer, pose_pointer, activation_pointer, B, parents, BB: tl.constexpr):
-    """Means and activations of the records to pose (B, parents, 16) and activation (B, parents), contiguous."""
+    """Write means and activations of records to pose (B, parents, 16) and activation (B, parents), contiguous."""
     parent = tl.program_id(0).to(tl.int64)
     image = parent // parents * BB + tl.arange(0, BB)[None, :]
     element = tl.arange(0, 16)[:, None]

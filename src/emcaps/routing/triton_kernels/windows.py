@@ -1,4 +1,4 @@
-"""What a child or a matrix got in each window, brought together."""
+"""Kernels that combine what children and matrices got in each window. Dims as in forward.py."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 from emcaps.routing.triton_kernels.edge import inverse, lowest
 from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers, slot_of_child
 
-UNITS = tl.constexpr(4)  # child types that one program brings together
+UNITS = tl.constexpr(4)  # child types of one program
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -27,7 +27,10 @@ def gather_normalisers(
     by_position,
     BB: tl.constexpr,
 ):
-    """The denominator of (7) over all parents of a child: the largest log joint, and 1 / the sum relative to it."""
+    """Compute the denominator of (7) over all parents of a child from those of its slots.
+
+    It is stored as the largest log joint and 1 / the sum of exp(log joint - largest).
+    """
     DTYPE: tl.constexpr = child_pointer.dtype.element_ty
     place, row, column, block = child_of_program(H, W)
     types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
@@ -68,7 +71,7 @@ def gather_sums(
     by_position,
     BB: tl.constexpr,
 ):
-    """The sum over a child's slots, BB numbers each."""
+    """Sum over the slots of each child; a slot has BB numbers."""
     DTYPE: tl.constexpr = child_pointer.dtype.element_ty
     place, row, column, block = child_of_program(H, W)
     types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
@@ -108,9 +111,10 @@ def gather_gradients(
     by_position,
     BB: tl.constexpr,
 ):
-    """Gradients of the slots to those of the children: pose (B, H, W, I, 16), activation (B, H, W, I), contiguous.
+    """Sum the gradients of slots to those of children: pose (B, H, W, I, 16), activation (B, H, W, I), contiguous.
 
-    The activations' (13) also get what the later iterations left per child, or per slot where only types compete.
+    To the gradients of activations (13) it adds those of the later iterations, which are stored per child or, where
+    only types compete, per slot.
     """
     DTYPE: tl.constexpr = pose_pointer.dtype.element_ty
     place, row, column, block = child_of_program(H, W)
@@ -143,7 +147,7 @@ def gather_gradients(
 
 @triton.jit(do_not_specialize=["windows", "kernels", "I", "O", "C"])
 def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O, C, ROWS: tl.constexpr):
-    """The gradient (17) of UNITS matrices, contiguous (K, I, O, 16), from (windows, K, O, C, 16)."""
+    """Sum the gradients (17) of UNITS matrices over windows: (windows, K, O, C, 16) to (K, I, O, 16), contiguous."""
     program = tl.program_id(0)
     first = program % (C // UNITS) * UNITS
     o = program // (C // UNITS) % O
