@@ -20,7 +20,7 @@ LAYERS = pytest.mark.parametrize(
 
 @pytest.fixture
 def hopper(monkeypatch):
-    """A device that is not there, with all that the kernels need."""
+    """A GPU that does not exist, but appears to have all that the kernels need."""
     monkeypatch.setattr("torch.version.hip", None)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
     return torch.device("cuda", 1)
@@ -28,7 +28,7 @@ def hopper(monkeypatch):
 
 @pytest.mark.parametrize("interpreter", ["0", "1"])
 def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
-    """Triton's interpreter makes kernels possible on a CPU, never the best choice."""
+    """Triton's interpreter can run the kernels on a CPU, but "auto" never chooses it."""
     monkeypatch.setenv("TRITON_INTERPRET", interpreter)
     assert choose_implementation("auto", torch.device("cpu")) == "numba"
     assert choose_implementation("auto", torch.device("meta")) == "reference"
@@ -46,7 +46,7 @@ def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
     ],
     ids=["no triton", "an old triton", "an old GPU", "a GPU of AMD's"],
 )
-def test_where_kernels_lack_something_auto_takes_the_reference(hopper, what, value, reason, monkeypatch):
+def test_auto_takes_the_reference_where_something_is_missing(hopper, what, value, reason, monkeypatch):
     monkeypatch.setattr(what, value)
     assert choose_implementation("auto", hopper) == "reference"
     with pytest.raises(ValueError, match=f"impl='triton' cannot run: .*{reason}.*: use impl='auto' or 'reference'"):

@@ -62,7 +62,7 @@ def test_auto_is_the_reference_on_the_cpu_in_float64(routing, inputs):
 
 
 def scattered(tensor):
-    """The same values with other strides: every dimension reversed in memory, with gaps."""
+    """The same values with other strides: the dimensions are reversed in memory, with gaps."""
     order = tuple(range(tensor.ndim))[::-1]
     wide = tensor.permute(order).contiguous().repeat_interleave(2, dim=-1)
     found = wide[..., ::2].permute(order)
@@ -83,7 +83,7 @@ def test_inputs_need_not_be_contiguous(routing, inputs):
 
 @LAYERS
 def test_expanded_inputs(routing, inputs):
-    """One element seen three times through a stride of 0, as `expand` gives it."""
+    """`expand` repeats one element three times by a stride of 0."""
     one = inputs._replace(pose=inputs.pose[:1], activation=inputs.activation[:1])
     three = inputs._replace(
         pose=one.pose.expand(3, *one.pose.shape[1:]), activation=one.activation.expand(3, *one.activation.shape[1:])
@@ -167,7 +167,7 @@ def test_repeated_calls_agree_to_the_bit(routing, inputs):
 
 @pytest.mark.parametrize("impl", ["auto", "reference", "triton"])
 def test_who_runs(impl, device):
-    """Kernels where they are asked for, and where nothing else is: those for the device."""
+    """An explicit choice runs that implementation; "auto" runs the kernels for the device."""
     inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
     with Operators() as operators:
         conv_routing(*(tensor.to(device) for tensor in inputs), iterations=1, impl=impl)
@@ -176,7 +176,7 @@ def test_who_runs(impl, device):
 
 
 def dual(function):
-    """The derivative of a function in one direction, without the wrapped tensors of torch.func."""
+    """The forward-mode derivative of a function, without the wrapped tensors of torch.func."""
 
     def derivative(pose):
         with torch.autograd.forward_ad.dual_level():
@@ -196,7 +196,7 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_auto_leaves_transforms_to_the_reference(transform, monkeypatch, device):
-    """No kernel knows them: not even on a GPU may "auto" choose one."""
+    """No kernel supports them, so "auto" may not choose one, not even on a GPU."""
     asked = []
     monkeypatch.setattr(dispatch, "choose_implementation", lambda impl, device: asked.append(impl) or "reference")
     pose, *others = (tensor.to(device) for tensor in CONV)
@@ -209,7 +209,7 @@ def test_auto_leaves_transforms_to_the_reference(transform, monkeypatch, device)
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the largest number of elements that any operation put into memory; views count as what they show."""
+    """Records the largest number of elements in the memory of any result; a view counts with its whole storage."""
 
     def __init__(self):
         super().__init__()
@@ -233,7 +233,7 @@ def test_largest_tensor_sees_what_is_made():
 @pytest.mark.parametrize("competition", ["all", "types"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_no_tensor_is_larger_than_the_votes(competition, backward):
-    """14x14 children under 12x12 parents: children times parents would be 196 / 9 / 16 = 1.36 times the votes."""
+    """With 14x14 children and 12x12 parents, a table of both would be 196 / 9 / 16 = 1.36 times the votes."""
     inputs = conv_inputs(batch=2, grid=(14, 14), kernel=(3, 3), child_types=2, parent_types=2)
     if backward:
         inputs = Inputs(*(tensor.requires_grad_() for tensor in inputs))

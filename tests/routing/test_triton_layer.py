@@ -1,4 +1,4 @@
-"""Tiles and padding of the fused kernels: what every one of them takes for granted, over all sizes that matter."""
+"""Tiles and padding of the GPU kernels: what all kernels assume about them, over all sizes that matter."""
 
 import itertools
 
@@ -40,7 +40,7 @@ def test_child_types_are_padded_to_whole_tiles(kind):
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_tiles_are_powers_of_2(kind):
-    """Triton has no others; and no tile is larger than what a block of threads can hold."""
+    """Triton allows no others, and no tile is larger than a block of threads can hold."""
     for layer in layers(kind):
         slices, parents = layer.parent_tile
         assert all(map(is_power_of_2, (slices, parents, layer.child_tile, layer.parent_warps, layer.child_warps)))
@@ -51,7 +51,7 @@ def test_tiles_are_powers_of_2(kind):
 @pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_shapes_are_those_of_the_contract(kind, by_position):
-    """With one parent position there is no competition between positions to leave out."""
+    """A class layer has one parent position, so both kinds of competition are the same there."""
     for layer in layers(kind, by_position):
         grid = (1, 1) if kind == "class" else parent_grid((7, 6), SHAPES[kind], (2, 1))
         assert layer.parent_grid == grid
