@@ -263,7 +263,7 @@ def info() -> None:
     from emcaps.config import IMPLEMENTATIONS
     from emcaps.data.prepared import data_folder, prepared_path
     from emcaps.report.tables import pairs_table
-    from emcaps.routing.dispatch import unavailable
+    from emcaps.routing.availability import unavailable
     from emcaps.train.device import pick_device
     from emcaps.train.run_folder import environment
 

@@ -16,7 +16,7 @@ from emcaps.data.augment import evaluation_crops, to_tensors
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.splits import Split
 from emcaps.routing import RoutingOutput, parent_grid
-from emcaps.routing.dispatch import choose_implementation
+from emcaps.routing.availability import choose_implementation
 from emcaps.train.run_folder import write_json
 
 REFERENCE_MEMORY = 16 * 2**30

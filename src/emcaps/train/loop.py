@@ -20,7 +20,7 @@ from emcaps.data.prepared import fingerprint
 from emcaps.data.splice import find_counterparts
 from emcaps.data.splits import load_split
 from emcaps.nn import build_network
-from emcaps.routing.dispatch import choose_implementation
+from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.device import start_work
