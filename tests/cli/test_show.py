@@ -37,9 +37,9 @@ def test_info(emcaps, data):
 
 
 def test_info_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch):
-    from emcaps.routing import dispatch
+    from emcaps.routing import availability
 
-    monkeypatch.setattr(dispatch, "unavailable", lambda *_: ["pip install 'emcaps[numba]'"])
+    monkeypatch.setattr(availability, "unavailable", lambda *_: ["pip install 'emcaps[numba]'"])
     assert "pip install 'emcaps[numba]'" in emcaps("info")[1]
 
 

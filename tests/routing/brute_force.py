@@ -1,7 +1,7 @@
-"""The routing's definition as plain loops over every child and every parent, for the tests to compare with.
+"""The definition of routing as plain loops over every child and every parent, for the tests to compare with.
 
-Nothing is vectorised but the 16 elements of a vote, and dictionaries say who votes for whom. Differentiable: autograd
-through these loops gives the reference gradients.
+Only the 16 elements of a vote are vectorised, and dictionaries say which child votes for which parent. Autograd goes
+through these loops and gives the gradients to compare with.
 
     R_ij   = 1 / (number of parent positions that read child i * O)            start
     r_ij   = R_ij a_i                                                          M-step
@@ -52,7 +52,7 @@ def brute_force_conv(
     data_scaling: str = "mean",
     competition: str = "all",
 ) -> list[Step]:
-    """Every iteration of a convolutional layer; the routing's result is the mean and the activation of the last."""
+    """Every iteration of a convolutional layer. The routing's result is the mean and the activation of the last."""
     batch, height, width, child_types = activation.shape
     kernel_height, kernel_width, _, parent_types = weight.shape[:4]
     down, right = stride if isinstance(stride, tuple) else (stride, stride)
@@ -100,7 +100,7 @@ def brute_force_class(
     data_scaling: str = "mean",
     competition: str = "all",
 ) -> list[Step]:
-    """Every iteration of the class layer: all parents at (0, 0), and votes with the child's scaled position."""
+    """Every iteration of the class layer: all parents are at (0, 0), and votes include the child's scaled position."""
     batch, height, width, child_types = activation.shape
     parent_types = weight.shape[1]
     mean_data = height * width * child_types / parent_types if data_scaling == "mean" else 1.0
@@ -141,7 +141,7 @@ def _route(
     mean_data: float,
     competition: str,
 ) -> list[Step]:
-    """The iterations of one batch element, flat: assignments in the order of `votes`, parents in sorted order."""
+    """The iterations of one batch element as flat tensors: assignments in the order of `votes`, parents sorted."""
     parents_of: dict[Capsule, list[Capsule]] = {}
     children_of: dict[Capsule, list[Capsule]] = {}
     for child, parent in votes:
@@ -178,7 +178,7 @@ def _route(
         if t == iterations - 1:
             break
 
-        # log (a_j N(V_ij; mu_j, s2_j)), the logarithm of a_j being that of the logistic of the logit.
+        # log (a_j N(V_ij; mu_j, s2_j)), where log a_j is computed from the logit.
         score = {}
         for child, parent in votes:
             distance = (votes[child, parent] - mean[parent]) ** 2 / (2 * variance[parent])
@@ -188,14 +188,14 @@ def _route(
         assignment = {}
         for child, parents in parents_of.items():
             for rivals in _competitors(parents, competition):
-                # softmax: exponentials of the scores over their sum, all divided by the largest so that none overflows.
+                # A softmax. The largest score is subtracted first, so that no exponential overflows.
                 shares = torch.stack([score[child, rival] for rival in rivals]).softmax(0)
                 assignment |= {(child, rival): share for rival, share in zip(rivals, shares, strict=True)}
     return steps
 
 
 def _competitors(parents: list[Capsule], competition: str) -> list[list[Capsule]]:
-    """The parents of one child, in groups over which its assignments sum to 1."""
+    """The parents of one child, in groups; its assignments sum to 1 over each group."""
     if competition == "all":
         return [parents]
     assert competition == "types"
@@ -206,7 +206,7 @@ def _competitors(parents: list[Capsule], competition: str) -> list[list[Capsule]
 def _lay_out(
     elements: list[list[Step]], assignment_shape: tuple[int, ...], parent_shape: tuple[int, ...]
 ) -> list[Step]:
-    """The flat steps of all batch elements, as arrays with the shapes of the layer."""
+    """The flat steps of all batch elements, stacked and reshaped to the shapes of the layer."""
     shapes = Step(assignment_shape, (*parent_shape, 4, 4), (*parent_shape, 4, 4), parent_shape, parent_shape)
     return [
         Step(*(torch.stack(flat).reshape(shape) for flat, shape in zip(zip(*steps, strict=True), shapes, strict=True)))

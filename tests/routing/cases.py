@@ -1,4 +1,4 @@
-"""Random inputs of the routing, its gradients by name, and the comparison of a whole layer with the brute force.
+"""Random inputs for routing, its outputs and gradients by name, and the comparison of a layer with the brute force.
 
 Sizes: B batch, H W child grid, I child types, O parent types, KH KW kernel.
 """
@@ -17,7 +17,7 @@ from routing.compare import assert_close
 
 
 class Inputs(NamedTuple):
-    """What both layers take, in the order in which they take it."""
+    """The tensors that both kinds of layer take, in order."""
 
     pose: Tensor  # (B,H,W,I,4,4)
     activation: Tensor  # (B,H,W,I)
@@ -37,14 +37,14 @@ def conv_inputs(
     parent_types: int = 3,
     seed: int = 0,
 ) -> Inputs:
-    """Ordinary float64 inputs that float32 holds exactly, so that both precisions are given the same problem."""
+    """Ordinary float64 inputs that float32 represents exactly, so that both precisions get the same problem."""
     return _inputs(batch, grid, kernel, child_types, parent_types, seed)
 
 
 def class_inputs(
     batch: int = 2, grid: tuple[int, int] = (3, 2), child_types: int = 3, parent_types: int = 4, seed: int = 0
 ) -> Inputs:
-    """As `conv_inputs`, for the class layer."""
+    """Inputs like those of `conv_inputs`, for the class layer."""
     return _inputs(batch, grid, (), child_types, parent_types, seed)
 
 
@@ -66,7 +66,7 @@ def _inputs(
 
 
 def gradients(pose: Tensor, activation: Tensor, inputs: Inputs) -> Inputs:
-    """Gradients of a fixed random weighting of the routing's outputs, by input; zeros for an input that has no say."""
+    """The gradients of a fixed random weighting of the outputs, by input; zeros for an input without influence."""
     generator = torch.Generator().manual_seed(99)
     towards = [torch.randn(out.shape, generator=generator).to(out.dtype) for out in (pose, activation)]
     found = torch.autograd.grad((pose, activation), inputs, towards, allow_unused=True)
@@ -88,7 +88,7 @@ def outputs_and_gradients(routing: Callable[..., Any], inputs: Inputs, **options
 
 
 def result_of(brute_force: Callable[..., list[Step]], steps: list[Step] | None = None) -> Callable[..., Any]:
-    """The brute force as a function that returns the routing's result, and leaves the iterations in `steps`."""
+    """The brute force as a function that returns the routing's result and appends its iterations to `steps`."""
 
     def routing(*tensors: Tensor, **options: Any) -> RoutingOutput:
         found = brute_force(*tensors, **options)
@@ -112,8 +112,9 @@ def assert_routing_is(
     got = outputs_and_gradients(routing, inputs, impl="reference", **options)
     steps: list[Step] = []
     wanted = outputs_and_gradients(result_of(brute_force, steps), inputs, **options)
-    # A gradient in which large terms cancel has the rounding error of those terms, which are no larger than the largest
-    # gradient: 1e-10 of a ten-thousandth of it is 1e-14 of it. An activation e^-600 has the rounding error of the 600.
+    # Where large terms cancel, a gradient has the rounding error of those terms, which are no larger than the largest
+    # gradient. So the scale is at least 1e-4 of that gradient, and the tolerance at least 1e-14 of it. An activation of
+    # e^-600 has the rounding error of the 600.
     largest = max(float(want.abs().max()) for name, want in wanted.items() if name.startswith("gradient"))
     least = {"activation": 1e-30} | {name: 1e-4 * largest for name in wanted if name.startswith("gradient")}
     for name, want in wanted.items():

@@ -1,4 +1,4 @@
-"""Comparison of a tensor with what it should be. It raises: with the name, the error and the place of the error."""
+"""Comparison of a tensor with the wanted one. It raises an error with the tensor's name, the error and its place."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 def assert_close(name: str, got: Tensor, want: Tensor, tolerance: float, least_scale: float = 0.0) -> None:
     """Raise AssertionError unless max |got - want| <= tolerance * max |want|, with equal shapes and dtypes.
 
-    A value that is not finite fails on either side, also where both sides agree on it. Where `want` is zero
-    everywhere, only zeros are close to it, unless `least_scale` says how small a scale still means something: for
-    sums of large terms that cancel, of which rounding leaves more than `tolerance` of their result.
+    A value that is not finite fails on either side, even where both sides agree on it. Where `want` is zero everywhere,
+    only zeros are close to it. `least_scale` replaces a max |want| that is smaller: it is for sums of large terms that
+    cancel, where rounding errors exceed `tolerance` times the small result.
     """
     assert tolerance >= 0, f"a tolerance is zero or more, not {tolerance}"
     if got.shape != want.shape:

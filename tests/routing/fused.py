@@ -1,7 +1,7 @@
-"""The fused kernels beside the reference, on the device that there is: a GPU, or the CPU and Triton's interpreter.
+"""Runs the fused kernels and the reference on the same inputs, on a GPU or, without one, in Triton's interpreter.
 
 The interpreter takes about a second for every ten edges between child types and parent types, whatever the batch. So
-layers are tiny, batches need not be, and what needs real sizes is marked `on_gpu`.
+layers are tiny, although batches need not be, and tests that need real sizes are marked `on_gpu`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.routing.geometry import as_pair
-from emcaps.routing.triton_kernels.layer import Layer, layer_of
+from emcaps.routing.triton_kernels.layer import Layer
 from routing.cases import Inputs, outputs_and_gradients
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the interpreter is too slow for it")
 
 
 def on(device: str, routing: Callable[..., Any]) -> Callable[..., RoutingOutput]:
-    """The routing with inputs taken to a device and outputs brought back, and so their gradients too."""
+    """The routing on a device: inputs are copied to it and outputs back to the CPU, and gradients the other way."""
 
     def routed(*inputs: Tensor, **options: Any) -> RoutingOutput:
         output = routing(*(tensor.to(device) for tensor in inputs), **options)
@@ -38,22 +38,22 @@ def routing_of(inputs: Inputs) -> Callable[..., Any]:
 
 
 def reference(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
-    """Outputs and gradients by name."""
+    """Outputs and gradients of the reference, by name."""
     return outputs_and_gradients(on(device, routing_of(inputs)), inputs, impl="reference", **options)
 
 
 def fused(inputs: Inputs, device: str, **options: Any) -> dict[str, Tensor]:
-    """Outputs and gradients by name."""
+    """Outputs and gradients of the GPU kernels, by name."""
     return outputs_and_gradients(on(device, routing_of(inputs)), inputs, impl="triton", **options)
 
 
 def on_cpu(inputs: Inputs, device: str = "cpu", **options: Any) -> dict[str, Tensor]:
-    """Outputs and gradients by name, of the kernels for CPUs, wherever the rest of the tests runs."""
+    """Outputs and gradients of the CPU kernels, by name. They run on the CPU whatever the device."""
     return outputs_and_gradients(routing_of(inputs), inputs, impl="numba", **options)
 
 
 class Operators(TorchDispatchMode):
-    """Remembers the names of the project's own operators that ran."""
+    """Records the names of the emcaps operators that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class Operators(TorchDispatchMode):
 def layer_for(inputs: Inputs, **options: Any) -> Layer:
     """The sizes and tiles that the kernels choose for such a call."""
     stride = as_pair("stride", options.get("stride", 1))
-    return layer_of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
+    return Layer.of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
 
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Memory that is asked for holds NaN until it is written."""
+    """New memory holds NaN until it is written."""
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.utils.deterministic.fill_uninitialized_memory

@@ -1,4 +1,4 @@
-"""The brute force against examples worked by hand, in arithmetic on plain numbers."""
+"""The brute force against examples that are worked out by hand in plain numbers."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_row_of_five_children_starts_with_positions_that_read_each():
 
 @pytest.mark.parametrize("competition", ["all", "types"])
 def test_expectation_by_hand_in_overlapping_row(competition):
-    """Three children, two positions, one type: the middle child, read by both, divides itself by density."""
+    """Three children, two positions, one type: the middle child, which both read, is divided by their densities."""
     children, active, floor = (0.3, -0.2, 0.5), (0.9, 0.6, 0.7), 0.5
     steps = brute_force_conv(
         constant_poses(*children),
@@ -110,7 +110,7 @@ def test_inverse_temperature_rises_towards_its_final_value():
 
 
 def test_class_votes_carry_the_scaled_position():
-    """Zero poses: a vote is the position alone, so the means are the middle of the grid and the variance its spread."""
+    """With zero poses a vote is the position alone: the mean is the middle of the grid, the variance its spread."""
     inputs = class_inputs(batch=1, grid=(2, 5), child_types=1, parent_types=2)._replace(
         pose=torch.zeros(1, 2, 5, 1, 4, 4, dtype=torch.float64),
         activation=torch.ones(1, 2, 5, 1, dtype=torch.float64),
@@ -125,7 +125,7 @@ def test_class_votes_carry_the_scaled_position():
     for o in range(2):
         torch.testing.assert_close(step.mean[0, o], mean, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(step.variance[0, o], variance, rtol=1e-8, atol=1e-8)
-    # Five data each (10 children, half for each parent), and the mean data is 10 / 2.
+    # Each parent's data is 5 (10 children, half of each), and the mean data is 10 / 2.
     cost = 16 * inputs.beta_u + 0.5 * variance.log().sum()
     torch.testing.assert_close(step.cost[0], cost, rtol=1e-8, atol=1e-8)
 
@@ -138,7 +138,7 @@ def test_layouts():
 
 
 def test_assignment_is_laid_out_by_reader_and_offset():
-    """A child's assignments, found again through kernel offsets, sum to 1; with any other layout they would not."""
+    """A child's assignments, collected by kernel offset, sum to 1. In any other layout they would not."""
     inputs = conv_inputs(batch=1, grid=(3, 4), kernel=(2, 3))
     step = brute_force_conv(*inputs, iterations=3)[-1]
     sums = torch.zeros(3, 4, 2, dtype=torch.float64)

@@ -92,7 +92,7 @@ def test_zero_poses_vote_for_the_middle_of_the_grid():
 
 
 def test_one_active_child_gives_its_scaled_position():
-    """Row to element [0, 3] and column to [1, 3], each by the middle of its cell."""
+    """The row is added to element [0, 3] and the column to [1, 3], each measured at the middle of its cell."""
     inputs = class_inputs(batch=1, grid=(4, 5), child_types=1)
     inputs = inputs._replace(pose=torch.zeros_like(inputs.pose), activation=torch.zeros_like(inputs.activation))
     inputs.activation[0, 3, 1, 0] = 1.0
@@ -103,7 +103,7 @@ def test_one_active_child_gives_its_scaled_position():
 
 
 def test_is_conv_routing_with_a_kernel_of_the_grid_and_shared_matrices():
-    """With the position written into the poses: votes [r, 3] gain pose[r, 3] when the matrices end in 0, 0, 0, 1."""
+    """The position is put into the poses: if the matrices end in 0, 0, 0, 1, pose[r, 3] is added to vote[r, 3]."""
     inputs = class_inputs(grid=(3, 2))
     pose, weight = inputs.pose.clone(), inputs.weight.clone()
     weight[..., 3, :] = torch.tensor([0.0, 0.0, 0.0, 1.0])

@@ -1,4 +1,4 @@
-"""A comparison that cannot fail proves nothing: each kind of wrong answer must raise, and name itself."""
+"""The comparison fails when it should: each kind of wrong answer raises an error that names it."""
 
 import math
 

@@ -104,7 +104,7 @@ def test_stride_pair_of_equals_is_the_stride():
 
 @pytest.mark.parametrize("stride", [2, 3, (1, 3)])
 def test_children_that_no_parent_reads_are_ignored(stride):
-    """Whatever they hold, even NaN, does not reach the outputs, and their gradients are exactly zero."""
+    """Their values, even NaN, do not reach the outputs, and their gradients are exactly zero."""
     inputs = conv_inputs(grid=(6, 6), kernel=(2, 2) if stride != 2 else (1, 1))
     down, right = stride if isinstance(stride, tuple) else (stride, stride)
     kernel_height, kernel_width = inputs.weight.shape[:2]

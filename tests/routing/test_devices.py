@@ -1,4 +1,4 @@
-"""The reference gives the same on a GPU as on the CPU. Skipped where there is no GPU."""
+"""The reference gives the same results on a GPU as on the CPU. These tests are skipped without a GPU."""
 
 import pytest
 import torch

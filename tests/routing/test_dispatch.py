@@ -1,6 +1,6 @@
-"""How the public functions treat their inputs, which implementation they pick, and what they keep in memory."""
+"""How the public functions treat their inputs, and what they keep in memory."""
 
-import logging
+import inspect
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_leaves
 import emcaps
 from emcaps import class_routing, class_routing_trace, conv_routing, conv_routing_trace
 from emcaps.routing import dispatch
-from emcaps.routing.dispatch import choose_implementation
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients
 from routing.compare import assert_close
 from routing.fused import Operators
@@ -36,6 +35,25 @@ def test_output_has_the_dtype_and_shapes_of_the_contract(routing, inputs, dtype)
     assert ((activation >= 0) & (activation <= 1)).all()
 
 
+OPTIONS = {
+    "iterations": 3,
+    "final_lambda": 1.0,
+    "variance_floor": 1e-4,
+    "data_scaling": "mean",
+    "competition": "all",
+    "impl": "auto",
+}
+
+
+@pytest.mark.parametrize("routing", [conv_routing, conv_routing_trace, class_routing, class_routing_trace])
+def test_options_have_the_names_order_and_defaults_of_the_contract(routing):
+    parameters = list(inspect.signature(routing).parameters.values())
+    named = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    stride = {"stride": 1} if routing in (conv_routing, conv_routing_trace) else {}
+    assert list(named.items()) == list((stride | OPTIONS).items())
+    assert tuple(parameter.name for parameter in parameters[:5]) == Inputs._fields
+
+
 @LAYERS
 def test_auto_is_the_reference_on_the_cpu_in_float64(routing, inputs):
     chosen = outputs_and_gradients(routing, inputs, impl="auto")
@@ -44,7 +62,7 @@ def test_auto_is_the_reference_on_the_cpu_in_float64(routing, inputs):
 
 
 def scattered(tensor):
-    """The same values with other strides: every dimension reversed in memory, with gaps."""
+    """The same values with other strides: the dimensions are reversed in memory, with gaps."""
     order = tuple(range(tensor.ndim))[::-1]
     wide = tensor.permute(order).contiguous().repeat_interleave(2, dim=-1)
     found = wide[..., ::2].permute(order)
@@ -65,7 +83,7 @@ def test_inputs_need_not_be_contiguous(routing, inputs):
 
 @LAYERS
 def test_expanded_inputs(routing, inputs):
-    """One element seen three times through a stride of 0, as `expand` gives it."""
+    """`expand` repeats one element three times by a stride of 0."""
     one = inputs._replace(pose=inputs.pose[:1], activation=inputs.activation[:1])
     three = inputs._replace(
         pose=one.pose.expand(3, *one.pose.shape[1:]), activation=one.activation.expand(3, *one.activation.shape[1:])
@@ -149,7 +167,7 @@ def test_repeated_calls_agree_to_the_bit(routing, inputs):
 
 @pytest.mark.parametrize("impl", ["auto", "reference", "triton"])
 def test_who_runs(impl, device):
-    """Kernels where they are asked for, and where nothing else is: those for the device."""
+    """An explicit choice runs that implementation; "auto" runs the kernels for the device."""
     inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
     with Operators() as operators:
         conv_routing(*(tensor.to(device) for tensor in inputs), iterations=1, impl=impl)
@@ -157,43 +175,8 @@ def test_who_runs(impl, device):
     assert operators.names == {"auto": [auto], "reference": [], "triton": ["route"]}[impl]
 
 
-@pytest.fixture
-def hopper(monkeypatch):
-    """A device that is not there, with all that the kernels need."""
-    monkeypatch.setattr("torch.version.hip", None)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
-    return torch.device("cuda", 1)
-
-
-@pytest.mark.parametrize("interpreter", ["0", "1"])
-def test_auto_chooses_by_the_device(hopper, interpreter, monkeypatch):
-    """Triton's interpreter makes kernels possible on a CPU, never the best choice."""
-    monkeypatch.setenv("TRITON_INTERPRET", interpreter)
-    assert choose_implementation("auto", torch.device("cpu")) == "numba"
-    assert choose_implementation("auto", torch.device("meta")) == "reference"
-    assert choose_implementation("auto", hopper) == "triton"
-    assert choose_implementation("triton", hopper) == "triton"
-
-
-@pytest.mark.parametrize(
-    ("what", "value", "reason"),
-    [
-        ("emcaps.routing.dispatch._triton_version", lambda: None, "the package triton is not installed"),
-        ("emcaps.routing.dispatch._triton_version", lambda: "3.5.1", "need triton 3.6 or newer, not 3.5.1"),
-        ("torch.cuda.get_device_capability", lambda index: (6, 1), "compute capability 7.0 or more, not 6.1"),
-        ("torch.version.hip", "7.0", "this torch is for AMD's"),
-    ],
-    ids=["no triton", "an old triton", "an old GPU", "a GPU of AMD's"],
-)
-def test_where_kernels_lack_something_auto_takes_the_reference(hopper, what, value, reason, monkeypatch):
-    monkeypatch.setattr(what, value)
-    assert choose_implementation("auto", hopper) == "reference"
-    with pytest.raises(ValueError, match=f"impl='triton' cannot run: .*{reason}.*: use impl='auto' or 'reference'"):
-        choose_implementation("triton", hopper)
-
-
 def dual(function):
-    """The derivative of a function in one direction, without the wrapped tensors of torch.func."""
+    """The forward-mode derivative of a function, without the wrapped tensors of torch.func."""
 
     def derivative(pose):
         with torch.autograd.forward_ad.dual_level():
@@ -213,7 +196,7 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_auto_leaves_transforms_to_the_reference(transform, monkeypatch, device):
-    """No kernel knows them: not even on a GPU may "auto" choose one."""
+    """No kernel supports them, so "auto" may not choose one, not even on a GPU."""
     asked = []
     monkeypatch.setattr(dispatch, "choose_implementation", lambda impl, device: asked.append(impl) or "reference")
     pose, *others = (tensor.to(device) for tensor in CONV)
@@ -226,7 +209,7 @@ def test_auto_leaves_transforms_to_the_reference(transform, monkeypatch, device)
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the largest number of elements that any operation put into memory; views count as what they show."""
+    """Records the largest number of elements in the memory of any result; a view counts with its whole storage."""
 
     def __init__(self):
         super().__init__()
@@ -250,7 +233,7 @@ def test_largest_tensor_sees_what_is_made():
 @pytest.mark.parametrize("competition", ["all", "types"])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_no_tensor_is_larger_than_the_votes(competition, backward):
-    """14x14 children under 12x12 parents: children times parents would be 196 / 9 / 16 = 1.36 times the votes."""
+    """With 14x14 children and 12x12 parents, a table of both would be 196 / 9 / 16 = 1.36 times the votes."""
     inputs = conv_inputs(batch=2, grid=(14, 14), kernel=(3, 3), child_types=2, parent_types=2)
     if backward:
         inputs = Inputs(*(tensor.requires_grad_() for tensor in inputs))
@@ -260,29 +243,3 @@ def test_no_tensor_is_larger_than_the_votes(competition, backward):
             (output.pose.sum() + output.activation.sum()).backward()
     votes = 2 * 12 * 12 * 3 * 3 * 2 * 2 * 16
     assert output.pose.numel() < largest.elements <= votes
-
-
-@pytest.fixture
-def choices(caplog):
-    """Messages of the logger "emcaps" and those below it, as if nothing had been chosen before."""
-    caplog.set_level(logging.DEBUG, logger="emcaps")
-    dispatch.log_choice.cache_clear()
-    yield lambda: [r.getMessage() for r in caplog.records if r.name.split(".")[0] == "emcaps"]
-    dispatch.log_choice.cache_clear()
-
-
-@LAYERS
-def test_auto_logs_its_choice_once(choices, routing, inputs):
-    routing(*inputs)
-    first = choices()
-    assert len(first) == 1
-    assert any(name in first[0] for name in ("reference", "triton", "numba"))
-    routing(*inputs)
-    routing(*inputs._replace(pose=inputs.pose[:1], activation=inputs.activation[:1]))
-    assert choices() == first
-
-
-@LAYERS
-def test_an_explicit_choice_is_not_logged(choices, routing, inputs):
-    routing(*inputs, impl="reference")
-    assert choices() == []

@@ -1,7 +1,7 @@
-"""Inputs at the edges of what arithmetic can hold: in float64 equal to the brute force, in float32 finite and close.
+"""Extreme inputs: in float64 the reference is equal to the brute force, in float32 it is finite and close.
 
 How close a precision can come depends on the problem: in votes of size 1e4, rounding alone leaves differences as large
-as the variance floor. So errors are measured by those that the definition itself makes when its loops run in float32.
+as the variance floor. So errors are compared with those of the brute force itself when its loops run in float32.
 """
 
 import functools
@@ -32,7 +32,7 @@ def tiny_activations(inputs):
 
 
 def identical_votes(inputs):
-    """Equal poses and, of each parent type, equal matrices: every child says the same."""
+    """All poses are equal, and all matrices of a parent type: every child votes for the same pose."""
     return inputs._replace(
         pose=inputs.pose[:1, :1, :1, :1].expand_as(inputs.pose).clone(),
         weight=inputs.weight[(slice(0, 1),) * (inputs.weight.ndim - 3)].expand_as(inputs.weight).clone(),
@@ -112,7 +112,7 @@ ROUTINGS = {
 
 
 def nudged(inputs: Inputs, seed: int) -> Inputs:
-    """Every input changed by about one rounding to float32, to a value that float32 holds."""
+    """Change every input by about one rounding error of float32, to a value that float32 represents exactly."""
     generator = torch.Generator().manual_seed(seed)
     eps = torch.finfo(torch.float32).eps
     moved = (x * (1 + eps * torch.randn(x.shape, generator=generator, dtype=torch.float64)) for x in inputs)
@@ -121,7 +121,7 @@ def nudged(inputs: Inputs, seed: int) -> Inputs:
 
 @functools.cache
 def float32_errors(layer, iterations, extreme):
-    """By output and gradient, the largest relative error of the brute force in float32, on this problem and near it."""
+    """The largest relative errors of the brute force in float32, by output and gradient, on three nearby problems."""
     kind, inputs = LAYERS[layer]
     routing, _, brute_force = ROUTINGS[kind]
     errors = {}
@@ -130,7 +130,7 @@ def float32_errors(layer, iterations, extreme):
         exact = outputs_and_gradients(routing, problem, iterations=iterations, impl="reference")
         rounded = outputs_and_gradients(result_of(brute_force), problem.to(torch.float32), iterations=iterations)
         for name, want in exact.items():
-            if want.abs().max() > torch.finfo(torch.float32).tiny:  # else lost to underflow: no measure of anything
+            if want.abs().max() > torch.finfo(torch.float32).tiny:  # else it underflows and says nothing
                 errors[name] = max(errors.get(name, 0.0), relative_error(rounded[name], want))
     return errors
 
@@ -139,7 +139,7 @@ def float32_errors(layer, iterations, extreme):
 @pytest.mark.parametrize("iterations", ITERATIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_float64_is_the_definition(layer, iterations, extreme):
-    """To 1e-10, and what rounding does to the definition itself: its float32 error times the ratio of precisions."""
+    """To 1e-10 plus the rounding error of the definition itself: its float32 error times the ratio of precisions."""
     kind, inputs = LAYERS[layer]
     ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
     tolerances = {name: 1e-10 + 8 * ratio * error for name, error in float32_errors(layer, iterations, extreme).items()}
@@ -164,7 +164,7 @@ def test_float32_is_finite_and_as_close_as_the_definition(layer, iterations, ext
         assert got[name].isfinite().all(), f"{name} is not finite in float32, and {want.abs().max():.3g} in float64"
         tolerance = 1e-5 + 4 * errors.get(name, 0.0)
         if tolerance > 0.1:
-            continue  # rounding moves the definition itself by as much: being finite is all there is to ask
+            continue  # rounding moves the definition itself by as much, so only being finite can be asked for
         assert_close(name, got[name].double(), want, tolerance, torch.finfo(torch.float32).tiny / tolerance)
         compared.append(name)
     assert {"pose", "activation"} <= set(compared), "the outputs themselves are always compared"
@@ -198,7 +198,7 @@ def test_inactive_children_give_pose_zero_and_the_activation_of_beta_a(layer, dt
 
 
 def test_one_inactive_parent_beside_active_ones():
-    """Columns 0 and 1 are inactive, so that the left parent has no data and the right one all of it."""
+    """Columns 0 and 1 are inactive, so that the left parent has no data and the right one has all of it."""
     inputs = conv_inputs(batch=1, grid=(2, 4), kernel=(2, 2), parent_types=2)
     activation = inputs.activation.clone()
     activation[:, :, :2] = 0
@@ -214,12 +214,12 @@ def test_one_inactive_parent_beside_active_ones():
 @pytest.mark.parametrize("competition", ["all", "types"])
 @pytest.mark.parametrize("layer", ["conv", "class"])
 def test_equal_parents_share_a_child_that_is_far_from_them(layer, competition, dtype):
-    """Log densities of size 1e12, beside which the logarithm of 2 is lost: still one half for each of two types."""
+    """Next to log densities of 1e12 the logarithm of 2 is rounded away, and yet each of two types gets one half."""
     inputs = (
         conv_inputs(grid=(2, 4), kernel=(2, 2), parent_types=2) if layer == "conv" else class_inputs(parent_types=2)
     )
     activation = inputs.activation.clone()
-    activation[:, 0, 0] = 0  # votes, but is no data: its distance does not widen the variance
+    activation[:, 0, 0] = 0  # it votes, but adds no data, so that its distance does not enlarge the variance
     pose = inputs.pose.clone()
     pose[:, 0, 0] *= 1e5
     pose[:, 0, 1:] = pose[:, 1:] = pose[0, 1, 1, 0]

@@ -1,4 +1,4 @@
-"""Who reads whom, and how much data a parent gets, against loops and against the figures of the paper."""
+"""Which parent reads which children, and how much data it gets, against loops and the figures of the paper."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from emcaps.routing.geometry import max_data, mean_data, parent_grid
 
 
 def looped_map(grid, kernel, stride):
-    """One row per parent position, in reading order: which child positions lie under its kernel."""
+    """The map by loops: one row per parent position, row by row, with the child positions under its kernel."""
     (height, width), (kernel_height, kernel_width), (down, right) = grid, kernel, stride
     rows = []
     for v in range(height):

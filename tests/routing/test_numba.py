@@ -1,9 +1,8 @@
-"""The kernels for CPUs beside the reference: values, gradients, bits, operators, and machines without numba."""
+"""The CPU kernels against the reference: values, gradients, bits, operators and threads."""
 
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -13,8 +12,6 @@ from torch import nn
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps
-from emcaps.routing import dispatch
-from emcaps.routing.dispatch import choose_implementation
 from routing import test_triton_extremes as in_batches
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
@@ -32,7 +29,7 @@ from emcaps.routing.numba_kernels.forward import forward_images
 from emcaps.routing.numba_kernels.operators import route, route_and_keep, route_backward
 from emcaps.routing.numba_kernels.vectors import LANES
 
-SLOW = {"32 types", "small network 1", "small network 2"}  # for the reference; smaller ones take the same branches
+SLOW = {"32 types", "small network 1", "small network 2"}  # slow in the reference; others take the same branches
 CASES = {name: case for name, case in (TINY | LARGE).items() if name not in SLOW}
 CONV = conv_inputs(batch=3, grid=(4, 5), kernel=(2, 3), child_types=3, parent_types=5)
 CLASS = class_inputs(batch=3, grid=(2, 3), child_types=3, parent_types=4)
@@ -53,7 +50,7 @@ def test_float64_is_the_reference(case):
 @pytest.mark.parametrize("parents", [LANES - 1, LANES, LANES + 1, 2 * LANES + 1])
 @pytest.mark.parametrize("kind", [conv_inputs, class_inputs])
 def test_groups_of_parents(kind, parents, competition):
-    """Full, padded, and several of them."""
+    """Groups that are full, groups with padding, and several groups."""
     inputs = kind(batch=2, grid=(3, 3), child_types=2, parent_types=parents)
     want = reference(inputs, "cpu", iterations=3, competition=competition)
     with poisoned_memory():
@@ -63,7 +60,7 @@ def test_groups_of_parents(kind, parents, competition):
 
 
 def test_variances_that_float64_cannot_multiply():
-    """Eleven elements of poses without spread, and, last in a column's order, five with so much that it evens out."""
+    """Eleven elements have no spread. Five, the last in a column's order, have so much that the product is normal."""
     pose = torch.zeros_like(CONV.pose)
     for row, column in ((3, 2), (0, 3), (1, 3), (2, 3), (3, 3)):
         pose[..., row, column] = 1e6 * CONV.pose[..., row, column]
@@ -102,9 +99,9 @@ KINDS = pytest.mark.parametrize("layer", in_batches.LAYERS)
 @WORLDS
 @KINDS
 def test_extremes_in_float32(layer, world, iterations):
-    """Finite, and typically at most twice as far off as the reference, by the geometric mean of forty problems.
+    """Results are finite, and the geometric mean of 40 errors is at most twice that of the reference.
 
-    How far rounding carries a single one is luck, for the reference too.
+    The rounding error of a single problem is a matter of luck, for the reference too.
     """
     errors = {}
     for seed in range(40):
@@ -119,7 +116,7 @@ def test_extremes_in_float32(layer, world, iterations):
     for name, found in errors.items():
         want, got = (torch.tensor(found[which]).clamp(min=1e-6) for which in ("reference", "numba"))
         if want.max() > 0.1:
-            continue  # rounding moves the reference itself by as much: being finite is all there is to ask
+            continue  # rounding moves the reference itself by as much, so only being finite can be asked for
         assert got.log().mean().exp() <= 2 * want.log().mean().exp(), (name, found)
         compared += 1
     assert compared > len(errors) / 2
@@ -269,46 +266,6 @@ def test_export_for_any_batch():
     assert torch.equal(got.pose, want.pose)
 
 
-def test_auto_takes_it_on_a_cpu():
-    assert choose_implementation("auto", torch.device("cpu")) == "numba"
-
-
-@pytest.fixture
-def without_numba(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    kept = (dispatch._numba_problem, dispatch.hint_at_numba, dispatch.log_choice)
-    for found_once in kept:
-        found_once.cache_clear()
-    yield
-    for found_once in kept:
-        found_once.cache_clear()
-
-
-def test_a_numba_that_cannot_be_imported_is_left_out_with_its_reason(monkeypatch):
-    def refuse(name):
-        raise ImportError(f"{name} needs another NumPy")
-
-    dispatch._numba_problem.cache_clear()
-    monkeypatch.setattr(dispatch.importlib, "import_module", refuse)
-    assert choose_implementation("auto", torch.device("cpu")) == "reference"
-    with pytest.raises(ValueError, match=r"cannot be imported \(numba needs another NumPy\)"):
-        choose_implementation("numba", torch.device("cpu"))
-    dispatch._numba_problem.cache_clear()
-
-
-@pytest.mark.usefixtures("without_numba")
-def test_without_numba_the_reference_runs_and_hints_once(caplog):
-    with caplog.at_level(logging.WARNING, "emcaps"):
-        for _ in range(2):
-            got = conv_routing(*CONV, iterations=2)
-    assert torch.equal(got.pose, conv_routing(*CONV, iterations=2, impl="reference").pose)
-    assert [record.message for record in caplog.records] == [
-        "EM routing is far faster on a CPU with numba: pip install 'emcaps[numba]'"
-    ]
-    with pytest.raises(ValueError, match=r"impl='numba' cannot run: the package numba is not installed: pip install"):
-        conv_routing(*CONV, impl="numba")
-
-
 TEAM = pytest.mark.parametrize("team", ["OpenMP", "threads"])
 
 
@@ -328,7 +285,7 @@ def test_chunks_are_worked_on_once_and_side_by_side(workers):
     def work(chunk):
         seen.append(chunk)
         if chunk < 2:
-            both.wait()  # for ever, if one thread did all
+            both.wait()  # it would time out if one thread did all the work
 
     worker_threads.in_threads(work, range(9))
     assert sorted(seen) == list(range(9))
@@ -362,7 +319,7 @@ def test_an_error_stops_the_team(threads):
 
 
 def test_an_interrupt_before_the_first_chunk_is_not_lost(monkeypatch, threads):
-    """As if it had hit the member of the team that the caller is, before it could catch anything."""
+    """The team returns as if Ctrl-C had stopped the calling thread before it could catch anything."""
     threads(2)
     monkeypatch.setattr(worker_threads, "_openmp_team", lambda: lambda member, argument, number, flags: None)
     with pytest.raises(KeyboardInterrupt):

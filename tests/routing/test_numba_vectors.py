@@ -1,4 +1,4 @@
-"""The vectors that the CPU kernels are made of, one operation at a time, against numpy."""
+"""The vectors of the CPU kernels against numpy, one operation at a time."""
 
 import operator
 
@@ -16,7 +16,7 @@ KINDS = pytest.mark.parametrize("kind", [np.float32, np.float64])
 
 
 def through_vectors(function, *arrays):
-    """What `function` makes of the vectors at the start of arrays."""
+    """Apply `function` to the vectors at the start of the arrays."""
     function = numba.njit(function)
 
     @numba.njit

@@ -1,4 +1,4 @@
-"""What holds for every layer, whatever the numbers: sums, symmetries, independence and exact relations of options."""
+"""Properties of every layer, whatever its numbers: sums, symmetries, independence, and exact relations of options."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ ROUTINGS = pytest.mark.parametrize(
 
 
 def sums_over_parents(assignment, grid, stride):
-    """(B,H,W,I) sums of a convolutional layer's assignments (B,OH,OW,KH,KW,I,O), and (H,W) counts of readers."""
+    """Sums (B,H,W,I) of a convolutional layer's assignments (B,OH,OW,KH,KW,I,O), and numbers (H,W) of readers."""
     down, right = stride if isinstance(stride, tuple) else (stride, stride)
     batch, rows, columns, kernel_height, kernel_width, types = assignment.shape[:-1]
     sums = torch.zeros(batch, *grid, types, dtype=assignment.dtype)
@@ -135,9 +135,9 @@ def test_batch_elements_have_gradients_of_their_own():
 
 @ROUTINGS
 def test_shifting_all_votes_of_a_parent_shifts_its_mean_alone(trace, inputs):
-    """With one column of all poses constant, a change of that row of the matrices adds the same to all votes of a type.
+    """One column of all poses is constant, so changing that row of the matrices adds the same to all votes of a type.
 
-    Not exactly the same mean: the definition divides by S + 1e-9, which pulls the mean towards 0 by 1e-9 / S of it.
+    The mean does not shift exactly: the definition divides by S + 1e-9, which pulls it towards 0 by 1e-9 / S of it.
     """
     column = torch.tensor([1.0, -0.5, 2.0, 0.25], dtype=torch.float64)
     pose = inputs.pose.clone()
@@ -157,7 +157,7 @@ def test_shifting_all_votes_of_a_parent_shifts_its_mean_alone(trace, inputs):
 
 @COMPETITIONS
 def test_turning_all_poses_turns_the_means(competition):
-    """V = M W, so T M gives T V. Signs and an exchange of rows move no element to another variance."""
+    """V = M W, so T M gives T V. T changes signs and swaps rows, which leaves the set of variances as it is."""
     inputs = conv_inputs(grid=(4, 5), kernel=(2, 3))
     order, signs = torch.tensor([2, 0, 3, 1]), torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
     turned = inputs._replace(pose=inputs.pose[..., order, :] * signs[:, None])
@@ -219,7 +219,7 @@ def test_scalings_agree_where_the_mean_data_is_one():
 
 @ROUTINGS
 def test_scaling_activations_scales_the_cost_of_one_iteration(trace, inputs):
-    """Half the data with the same mean and variance; 1e-9 in the division is all that tells them apart."""
+    """Half the data has the same mean and variance, but for the 1e-9 in the division."""
     before = trace(*inputs, iterations=1)[0]
     after = trace(*inputs._replace(activation=inputs.activation / 2), iterations=1)[0]
     assert torch.equal(after.assignment, before.assignment)
@@ -237,7 +237,7 @@ def test_scaling_poses_scales_mean_and_variance_of_one_iteration():
 
 
 def test_scaling_poses_and_floor_together_keeps_the_assignments():
-    """Distances in units of the standard deviation stay; the cost moves by 16 log c, which beta_u takes back."""
+    """Distances in units of the standard deviation stay the same. The cost grows by 16 log c, which beta_u undoes."""
     inputs = conv_inputs(grid=(4, 5), kernel=(2, 3))
     before = conv_routing_trace(*inputs, iterations=4)
     shift = torch.log(torch.tensor(8.0, dtype=torch.float64))
@@ -250,7 +250,7 @@ def test_scaling_poses_and_floor_together_keeps_the_assignments():
 
 
 def test_inactive_child_changes_nothing_but_the_mean_data():
-    """Zero activation for the last child type is the same as a layer without it."""
+    """If the last child type has activation zero, the layer is the same as one without it."""
     inputs = class_inputs(grid=(2, 3), child_types=3)
     activation = inputs.activation.clone()
     activation[..., 2] = 0

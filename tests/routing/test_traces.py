@@ -1,4 +1,4 @@
-"""The traces: their layout, and what their entries mean to each other and to the routing's result."""
+"""Traces: their layout, and how their entries follow from each other and give the routing's result."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_variance_cost_and_activation_follow_from_each_other(routing, trace, inp
 
 
 def test_conv_assignment_entry_is_the_one_used_in_that_m_step():
-    """The means recomputed from the entry's own assignments, with votes made here."""
+    """The means follow from the entry's own assignments and from votes that are computed here."""
     votes = torch.stack(
         [
             torch.stack([CONV.pose[:, v : v + 3, u : u + 2, :, None] @ CONV.weight for u in range(4)], 1)

@@ -1,7 +1,7 @@
-"""The fused kernels in float64: to 1e-10 what the reference computes, outputs and gradients, on every path of theirs.
+"""The GPU kernels in float64: outputs and gradients agree with the reference to 1e-10, on every path of the kernels.
 
-Every case says which branches of the tiling it takes, and is held to it. Memory is poisoned: a number that no kernel
-wrote, or that belongs to the padding, would come out as NaN.
+Every case names the branches of the tiling that it takes, and the test checks that it takes them. Memory is poisoned: a
+number that no kernel wrote, or that belongs to padding, would make results NaN.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_every_branch_is_taken_by_a_tiny_case():
 
 
 def channels_first(capsules):
-    """The same values as PrimaryCaps gives them on a CPU: a view of (B, channels, H, W)."""
+    """The same values in the layout that PrimaryCaps returns on a CPU: a view of (B, channels, H, W)."""
     if capsules.ndim not in (4, 6):
         return capsules
     view = capsules.flatten(3).permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1).unflatten(3, capsules.shape[3:])
@@ -155,7 +155,7 @@ def channels_first(capsules):
 
 
 def misaligned(tensor):
-    """The same values, one number further from a multiple of 16 bytes."""
+    """The same values at an address that is one number past a multiple of 16 bytes."""
     view = torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
     assert view.data_ptr() % 16 != 0
     return view
@@ -173,7 +173,7 @@ def test_inputs_of_any_layout(layout, types, device):
 
 
 def expanded(tensor):
-    """One number everywhere, with strides of zero: the gradient of a sum."""
+    """One number everywhere, with strides of zero, like the gradient of a sum."""
     return tensor.flatten()[0].expand(tensor.shape)
 
 

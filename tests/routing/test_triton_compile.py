@@ -1,8 +1,8 @@
-"""The kernels compile for a GPU, also on a machine that has none: what the interpreter cannot show.
+"""The kernels compile for a GPU, on a machine without one too. The interpreter cannot show this.
 
-Run as a program, this file compiles what a forward and a backward pass launch, and prints for each kernel the registers
-and the bytes of stack that a thread takes, and how what it sums over a warp is laid out. That is a process of its own,
-because one that interprets Triton cannot compile it.
+Run as a program, this file compiles the kernels of a forward and a backward pass. It prints for each the registers and
+the bytes of stack that a thread uses, and the layout of the tensors that it sums over a warp. This needs a process of
+its own, because a process that interprets Triton cannot compile it.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import pytest
 def test_kernels_compile_for_a_gpu_and_keep_everything_in_registers(tmp_path):
     pytest.importorskip("triton.backends.nvidia")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # compiled before is not compiled now
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # an empty cache, so that everything is compiled now
     run = subprocess.run(
         [sys.executable, __file__, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
     )
@@ -40,7 +40,7 @@ def test_kernels_compile_for_a_gpu_and_keep_everything_in_registers(tmp_path):
     for name, registers, stack, _ in kernels:
         assert 0 < registers <= 255, name
         assert stack <= 64, f"{name} spills {stack} bytes of registers to memory"
-    # The sums over a warp take it that a warp's lanes are the 32 images of one child type.
+    # The sums over a warp assume that a warp's lanes are the 32 images of one child type.
     ((name, layout),) = ((name, layout) for name, _, _, layout in kernels if layout)
     assert name == "input_gradient"
     assert "sizePerThread = [1, 1], threadsPerWarp = [1, 32]" in layout
@@ -56,7 +56,7 @@ def compile_launches(folder: Path) -> list[tuple[str, int, int, str | None]]:
     from emcaps.routing.triton_kernels.operators import route_and_keep, route_backward
 
     class Hopper:
-        """All that Triton asks of a driver before it launches anything."""
+        """The part of a driver that Triton uses before it launches anything."""
 
         def get_current_target(self):
             return GPUTarget("cuda", 90, 32)

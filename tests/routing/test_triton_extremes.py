@@ -1,9 +1,9 @@
-"""The fused kernels at the edges of what arithmetic can hold: finite and close where the reference is.
+"""The GPU kernels on extreme inputs: they are finite and close where the reference is.
 
 How close a precision can come depends on the problem: a logit of 1e5 leaves rounding errors of a hundredth in the
-exponent. So errors are measured by those that rounding makes in the reference.
-Extremes of poses and activations are the images of one batch, and each is compared by itself; those of matrices and
-betas are the layers that this batch goes through.
+exponent. So errors are compared with the rounding errors of the reference.
+Each image of a batch has another extreme of poses and activations, and is compared by itself. The batch then goes
+through layers with extremes of matrices and betas, which are called worlds.
 """
 
 import pytest
@@ -60,7 +60,7 @@ def batch_of_extremes(inputs, world):
 
 
 def parts(results):
-    """Outputs and gradients of the images of each extreme, and the gradients that all images share, by name."""
+    """By name: outputs and gradients of each extreme's images, and the gradients that all images share."""
     named = {name: value for name, value in results.items() if name not in PER_IMAGE}
     for name in PER_IMAGE:
         for image, value in zip(IMAGES, results[name].split(DRAWS), strict=True):
@@ -69,12 +69,12 @@ def parts(results):
 
 
 def rounded(inputs):
-    """To what float32 holds."""
+    """The inputs, rounded to values that float32 represents exactly."""
     return inputs.to(torch.float32).to(torch.float64)
 
 
 def error(got, want):
-    """Relative, of what float32 can tell from zero."""
+    """The relative error of what float32 can tell from zero."""
     tiny = torch.finfo(torch.float32).tiny
     return relative_error(got, want) if want.norm() > tiny else float((got - want).norm())
 
@@ -107,14 +107,14 @@ def test_float32_is_finite_and_close(layer, world, device):
 @on_gpu
 @cases(tiny=())
 def test_five_iterations_in_float32(layer, world, device):
-    """A child may go elsewhere by rounding alone, in the reference too; what that does not touch is close."""
+    """Rounding alone may assign a child to another parent, in the reference too. All else is close."""
     assert compare_in_float32(layer, world, device, iterations=5)
 
 
 def compare_in_float32(layer, world, device, iterations):
-    """To the order of magnitude of the float32 reference's errors, the worst of ten random problems.
+    """Errors have at most the order of magnitude of the float32 reference's worst error on ten random problems.
 
-    Everything must be finite; gives the names of what was compared, too.
+    Everything must be finite. Returns the names of what was compared.
     """
     limits = {}
     for seed in range(10):
@@ -133,7 +133,7 @@ def compare_in_float32(layer, world, device, iterations):
         assert exact[name].isfinite().all(), name
         assert got.isfinite().all(), name
         if limits[name] > 0.1:
-            continue  # rounding moves the reference itself by as much: being finite is all there is to ask
+            continue  # rounding moves the reference itself by as much, so only being finite can be asked for
         found = error(got, exact[name])
         assert found <= limits[name], f"{name}: {found:.3g} is above {limits[name]:.3g}"
         compared.add(name)
@@ -142,7 +142,7 @@ def compare_in_float32(layer, world, device, iterations):
 
 @cases(tiny={("class", extremes.large_betas_of_both_signs)})
 def test_float64_is_the_reference(layer, world, device):
-    """To 1e-10, or 1e-9 in five iterations, and what a change of the last bits of the inputs makes of the reference."""
+    """To 1e-10, or 1e-9 in five iterations, plus what changing the last bits of the inputs does to the reference."""
     iterations, tolerance = (5, 1e-9) if device == "cuda" else (2, 1e-10)
     compare_in_float64(layer, world, device, iterations, tolerance)
 
@@ -164,7 +164,7 @@ def compare_in_float64(layer, world, device, iterations, tolerance, routed=fused
 
 
 def test_without_a_floor_lanes_without_an_image_stay_finite(device):
-    """Three images in four lanes: the fourth has no data, and with no floor under its variances no finite cost."""
+    """Three images are in four lanes. The fourth lane has no data, and without a floor it would have no finite cost."""
     inputs = conv_inputs(batch=3, grid=(1, 2), kernel=(1, 2), child_types=3, parent_types=1)
     assert layer_for(inputs).lanes == 4
     want = reference(inputs, device, iterations=2, variance_floor=0.0)
@@ -174,7 +174,7 @@ def test_without_a_floor_lanes_without_an_image_stay_finite(device):
 
 
 def test_without_a_floor_nan_stays_where_the_reference_has_it(device):
-    """The second image has no active child: its own results are lost, and so are the sums over all images."""
+    """The second image has no active child: its own results are NaN, and so are the sums over all images."""
     inputs = conv_inputs(batch=3, grid=(1, 2), kernel=(1, 2), child_types=3, parent_types=1)
     activation = inputs.activation.clone()
     activation[1] = 0
@@ -190,7 +190,7 @@ def test_without_a_floor_nan_stays_where_the_reference_has_it(device):
 
 
 def test_float64_reaches_beyond_float32(device):
-    """An inactive child whose votes are so far from all parents that its log joints are below -3.4e38."""
+    """The votes of an inactive child are so far from all parents that its log joints are below -3.4e38."""
     inputs = class_inputs(batch=1, grid=(1, 2), child_types=2, parent_types=2)
     pose, activation = inputs.pose.clone(), inputs.activation.clone()
     pose[0, 0, 0, 0] *= 1e19
@@ -204,7 +204,7 @@ def test_float64_reaches_beyond_float32(device):
 
 @pytest.mark.parametrize("gain", [-1750.0, -1800.0, -1900.0, -2050.0])
 def test_a_parent_that_loses_almost_every_child_stays_finite(gain, device):
-    """Its data is so little that one over it is infinite in float32."""
+    """Its data is so small that 1 / data is infinite in float32."""
     inputs = class_inputs(batch=2, grid=(1, 1), child_types=2, parent_types=2).to(torch.float32)
     inputs = inputs._replace(beta_a=torch.tensor([0.0, gain]), beta_u=torch.zeros(2))
     want = reference(inputs, device, iterations=2)

@@ -1,20 +1,19 @@
-"""Tiles and padding of the fused kernels: what every one of them takes for granted, over all sizes that matter."""
+"""Tiles and padding of the GPU kernels: what all kernels assume about them, over all sizes that matter."""
 
 import itertools
 
 import pytest
 
-from emcaps.routing.geometry import parent_grid
-from emcaps.routing.triton_kernels.layer import layer_of
+from emcaps.routing.triton_kernels.layer import Layer
 
 BATCHES = [1, 2, 3, 4, 5, 16, 17, 31, 32, 33, 40, 64, 65, 128]
 TYPES = [*range(1, 18), 31, 32, 33, 48, 64, 65]
 SHAPES = {"conv": (3, 2), "class": ()}
 
 
-def layers(kind, by_position=False):
+def layers(kind):
     for batch, children, parents in itertools.product(BATCHES, TYPES, TYPES):
-        yield layer_of((batch, 7, 6, children, 4, 4), (*SHAPES[kind], children, parents, 4, 4), (2, 1), by_position)
+        yield Layer.of((batch, 7, 6, children, 4, 4), (*SHAPES[kind], children, parents, 4, 4), (2, 1), False)
 
 
 def is_power_of_2(number):
@@ -40,21 +39,9 @@ def test_child_types_are_padded_to_whole_tiles(kind):
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_tiles_are_powers_of_2(kind):
-    """Triton has no others; and no tile is larger than what a block of threads can hold."""
+    """Triton allows no others, and no tile is larger than a block of threads can hold."""
     for layer in layers(kind):
         slices, parents = layer.parent_tile
         assert all(map(is_power_of_2, (slices, parents, layer.child_tile, layer.parent_warps, layer.child_warps)))
         assert slices * parents * layer.lanes <= 1024
         assert layer.child_tile * layer.lanes <= 1024
-
-
-@pytest.mark.parametrize("by_position", [False, True])
-@pytest.mark.parametrize("kind", SHAPES)
-def test_shapes_are_those_of_the_contract(kind, by_position):
-    """With one parent position there is no competition between positions to leave out."""
-    for layer in layers(kind, by_position):
-        grid = (1, 1) if kind == "class" else parent_grid((7, 6), SHAPES[kind], (2, 1))
-        assert layer.parent_grid == grid
-        assert layer.shared == (kind == "class")
-        assert layer.by_position == (by_position and kind == "conv")
-        assert layer.output_shape == (layer.images, *(grid if kind == "conv" else ()), layer.parent_types)

@@ -1,4 +1,4 @@
-"""What the fused kernels read and write: no memory that they did not write, no neighbour's numbers, nothing random."""
+"""The GPU kernels read no memory that they did not write and nothing of other images, and give the same bits again."""
 
 import functools
 
@@ -11,7 +11,7 @@ from routing.fused import fused, layer_for, on_gpu, poisoned_memory
 
 LARGE = conv_inputs(batch=40, grid=(8, 8), kernel=(3, 3), child_types=7, parent_types=9)
 CASES = {
-    # Lanes without an image, padded types, a column of children that nobody reads.
+    # This case has lanes without an image, padded types, and a column of children that no parent reads.
     "conv": (conv_inputs(3, (1, 3), (1, 1), child_types=2, parent_types=1), {"stride": 2, "iterations": 2}),
     "class": (class_inputs(3, (1, 1), child_types=3, parent_types=2), {"iterations": 2}),
     "large conv": (LARGE, {"stride": 2, "iterations": 3}),
@@ -58,7 +58,7 @@ def test_the_same_bits_in_float32(case, device):
 
 @EACH
 def test_an_image_alone_is_the_same(case, device):
-    """In a batch of one it has the only lane, other tiles, and nothing beside it."""
+    """In a batch of one the image has the only lane, and the tiles are different."""
     inputs, options = CASES[case]
     last = inputs._replace(pose=inputs.pose[-1:], activation=inputs.activation[-1:])
     assert layer_for(last, **options).lanes < layer_for(inputs, **options).lanes
@@ -69,7 +69,7 @@ def test_an_image_alone_is_the_same(case, device):
 
 @EACH
 def test_a_neighbour_of_nan_changes_nothing(case, device):
-    """The images beside it keep every bit; only the sums over all images are lost."""
+    """The other images keep every bit; only the sums over all images become NaN."""
     inputs, options = CASES[case]
     pose = inputs.pose.clone()
     pose[1] = torch.nan

@@ -1,4 +1,4 @@
-"""The fused kernels as PyTorch operators: what autograd, torch.compile and torch.export make of them."""
+"""The GPU kernels as PyTorch operators, under autograd, torch.compile and torch.export."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps
+from emcaps.routing.operators import KernelSettings
 from emcaps.routing.triton_kernels.operators import fused_routing, route, route_and_keep, route_backward
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
@@ -14,7 +15,7 @@ from routing.fused import Operators, fused, on, on_gpu
 
 SMALLEST = conv_inputs(batch=1, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=1)
 SETTINGS = ([1, 1], False, 2, 1.0, 1e-4, 1.0)
-# All but "test_aot_dispatch_static": slow in the interpreter, and no more than compiling and exporting, below.
+# All but "test_aot_dispatch_static": it is slow in the interpreter, and the tests of compiling below check as much.
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
@@ -31,13 +32,13 @@ def test_route_and_keep_is_a_well_formed_operator(device):
 
 
 def test_matrices_that_need_no_packing_are_not_returned_as_they_came(device):
-    """One type of parent and types of child that fill their tile: packed, they lie as they do in the weight."""
+    """With one parent type and child types that fill their tile, packed matrices have the layout of the weight."""
     inputs = Inputs(*(tensor.to(device) for tensor in conv_inputs(1, (1, 1), (1, 1), child_types=4, parent_types=1)))
     torch.library.opcheck(route_and_keep, (*with_gradients(inputs), *SETTINGS), test_utils=CHECKS)
 
 
 def test_route_backward_is_a_well_formed_operator(device):
-    """Its matrices are not those of one type, one parent and one window: else any order of their axes would do."""
+    """There is more than one child type, parent type and offset, so that a wrong order of axes would be seen."""
     inputs = Inputs(*(tensor.to(device) for tensor in conv_inputs(1, (1, 2), (1, 2), child_types=2, parent_types=2)))
     pose, activation, *kept = route_and_keep(*inputs, [1, 1], False, 1, 1.0, 1e-4, 1.0)
     shapes = list(inputs.pose.shape), list(inputs.weight.shape)
@@ -46,17 +47,17 @@ def test_route_backward_is_a_well_formed_operator(device):
 
 
 def test_plain_calls_and_operators_give_the_same_bits(device):
-    """Whoever watches sees one operator a call, and `route` where no gradient asks for anything to be kept."""
+    """A dispatch mode sees one operator per call, and it is `route` where no gradient is needed."""
     inputs = smallest(device)
     learned = inputs._replace(beta_a=inputs.beta_a.clone().requires_grad_())
-    settings = ((1, 1), False, 2, 1.0, 1e-4, 1.0)
-    plain = fused_routing(*learned, *settings)
+    settings = KernelSettings(*SETTINGS)
+    plain = fused_routing(learned, settings)
     assert plain[0].grad_fn.name() == "_RoutingBackward"
     with Operators() as operators:
-        fused_routing(*inputs, *settings)
+        fused_routing(inputs, settings)
         with torch.no_grad():
-            without = fused_routing(*learned, *settings)
-        watched = fused_routing(*learned, *settings)
+            without = fused_routing(learned, settings)
+        watched = fused_routing(learned, settings)
     assert operators.names == ["route", "route", "route_and_keep"]
     for output in range(2):
         assert torch.equal(plain[output], watched[output])
@@ -68,7 +69,7 @@ def test_plain_calls_and_operators_give_the_same_bits(device):
 def test_a_plain_call_keeps_nothing_that_no_gradient_asks_for(device):
     inputs = with_gradients(smallest(device))
     with torch.no_grad():
-        assert all(output.grad_fn is None for output in fused_routing(*inputs, (1, 1), False, 1, 1.0, 1e-4, 1.0))
+        assert all(output.grad_fn is None for output in fused_routing(inputs, KernelSettings(*SETTINGS)))
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def fresh_compiler():
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=on_gpu)])
 def test_compile_in_one_graph(backend, device):
-    """The same bits, also with a batch of another size, for which the compiler makes the size a symbol."""
+    """The bits are the same, with a batch of another size too, for which the compiler makes the size a symbol."""
     compiled = torch.compile(
         lambda *tensors: conv_routing(*tensors, iterations=2, impl="triton"), backend=backend, fullgraph=True
     )
@@ -190,7 +191,7 @@ def test_a_second_derivative_is_refused(device):
     output = on(device, conv_routing)(*leaves, iterations=1, impl="triton")
     with pytest.raises(RuntimeError, match="no second derivative: use impl='reference'"):
         torch.autograd.grad(output.pose.square().sum(), leaves.pose, create_graph=True, retain_graph=True)
-    with pytest.raises(RuntimeError, match="no second derivative: use impl='reference'"):  # where none would be missed
+    with pytest.raises(RuntimeError, match="no second derivative: use impl='reference'"):  # of a linear loss, too
         torch.autograd.grad(output.pose.sum(), leaves.pose, create_graph=True)
 
 

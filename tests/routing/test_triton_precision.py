@@ -1,8 +1,8 @@
-"""The fused kernels in float32 and under autocast.
+"""The GPU kernels in float32 and under autocast.
 
-In float32 they may be off by twice what the float32 reference is off by. Routing amplifies rounding, by a factor that
-depends on the numbers: one run may come out ten times nearer to the truth than another that is just as good. So the
-reference's error is that of its worst run, over inputs that differ in their last bit.
+In float32 their error may be twice that of the float32 reference. Routing amplifies rounding errors by a factor that
+depends on the numbers: of two runs that are equally good, one may be ten times closer to the exact result. So the
+reference's error is that of its worst run, over inputs that differ in their last bits.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from routing.cases import class_inputs, conv_inputs, outputs_and_gradients
 from routing.fused import fused, on, on_gpu, reference, routing_of
 from routing.test_extremes import nudged
 
-# Errors of single images vary by more than a factor of two: 32 of them, which cost the interpreter no more than one.
+# Errors of single images vary by more than a factor of two. 32 images cost the interpreter no more time than one.
 SHAPES = {
     "conv": (conv_inputs(32, (3, 1), (2, 1), 3, 2), {"iterations": 2}),
     "types compete": (conv_inputs(32, (1, 1), (1, 1), 3, 3), {"iterations": 3, "competition": "types"}),
@@ -31,7 +31,7 @@ STRIDES = {"small network 1": 2, "32 types 1": 2}
 
 
 def assert_as_good_as_the_reference(inputs, device, draws, routed=fused, **options):
-    """Errors of all outputs and gradients, as |got - want| / |want|, against the float64 reference."""
+    """Compare the errors of all outputs and gradients, |got - want| / |want|, where `want` is the float64 reference."""
     exact = reference(inputs, device, **options)
     limits = dict.fromkeys(exact, FLOOR)
     for problem in (inputs, *(nudged(inputs, seed) for seed in range(draws))):
@@ -68,7 +68,7 @@ POSE_TYPES = pytest.mark.parametrize("pose_type", [torch.float32, torch.bfloat16
 
 
 def under_autocast(inputs, device, dtype=torch.bfloat16, **options):
-    """Outputs and gradients; as in training, the backward pass is outside."""
+    """Outputs and gradients. As in training, the backward pass runs outside autocast."""
 
     def routing(*tensors, **settings):
         with torch.autocast(device, dtype=dtype):
@@ -80,7 +80,7 @@ def under_autocast(inputs, device, dtype=torch.bfloat16, **options):
 @POSE_TYPES
 @LAYERS
 def test_autocast_leaves_the_reference_in_float32(inputs, pose_type, device):
-    """Whatever precision the layer before left the poses in: nothing but a gradient that has to go back in it."""
+    """Poses may come in half precision from the layer before; only their gradient is then rounded to it."""
     inputs = inputs._replace(pose=inputs.pose.to(pose_type))
     want = reference(inputs.to(torch.float32), device, iterations=2)
     want["gradient of pose"] = want["gradient of pose"].to(pose_type)
@@ -95,7 +95,7 @@ def test_autocast_leaves_the_reference_in_float32(inputs, pose_type, device):
     [pytest.param(CONV, torch.float32, id="conv-float32"), pytest.param(CLASS, torch.bfloat16, id="class-bfloat16")],
 )
 def test_autocast_rounds_poses_and_matrices_alone(inputs, pose_type, device):
-    """Fused: the float32 reference of poses and matrices in bfloat16, whose gradients are rounded as they leave."""
+    """The kernels agree with the float32 reference on poses, matrices and their gradients rounded to bfloat16."""
     inputs = inputs._replace(pose=inputs.pose.to(pose_type))
     got = under_autocast(inputs, device, iterations=2, impl="triton")
     exact = reference(inputs.to(torch.float32), device, iterations=2)
@@ -116,7 +116,7 @@ def test_autocast_rounds_poses_and_matrices_alone(inputs, pose_type, device):
     ],
 )
 def test_autocast_leaves_the_kernels_alone(autocast_type, input_type, device):
-    """float16 has too little range for poses; and float64 is left as it is, as everywhere under autocast."""
+    """float16 has too little range for poses, and autocast never changes float64."""
     inputs = CLASS.to(input_type)
     got = under_autocast(inputs, device, autocast_type, iterations=1, impl="triton")
     want = fused(inputs, device, iterations=1)

@@ -17,7 +17,7 @@ from emcaps.config import DataConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, spread_loss
 from emcaps.routing import RoutingTrace
-from emcaps.routing.results import routing_lambda
+from emcaps.routing.settings import routing_lambda
 from emcaps.routing.windows import Windows
 
 LAYERS = ("conv_caps1", "conv_caps2", "class_caps")

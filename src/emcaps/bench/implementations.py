@@ -11,7 +11,7 @@ from emcaps.bench.cases import IMPLEMENTATIONS, USUAL
 from emcaps.bench.ceilings import interpreted
 from emcaps.config import RoutingImplementation
 from emcaps.names import check_name
-from emcaps.routing.dispatch import unavailable
+from emcaps.routing.availability import unavailable
 
 FUSED, REFERENCE, COMPILED, BFLOAT16, PLAIN = IMPLEMENTATIONS
 FUSED_GRAPH, BFLOAT16_GRAPH = f"{FUSED}, graph", f"{BFLOAT16}, graph"

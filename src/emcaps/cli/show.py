@@ -32,7 +32,7 @@ def info() -> None:
     from emcaps.data.prepared import data_folder, prepared_path
     from emcaps.provenance import environment
     from emcaps.report.tables import pairs_table
-    from emcaps.routing.dispatch import unavailable
+    from emcaps.routing.availability import unavailable
     from emcaps.train.device import pick_device
 
     values: dict[str, object] = environment(pick_device())

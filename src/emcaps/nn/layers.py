@@ -20,9 +20,9 @@ from emcaps.routing import (
     conv_routing,
     conv_routing_trace,
 )
-from emcaps.routing.dispatch import checked_options
+from emcaps.routing.checks import checked_options
 from emcaps.routing.geometry import as_pair
-from emcaps.routing.results import RoutingOptions
+from emcaps.routing.settings import RoutingOptions
 
 
 def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:

@@ -1,8 +1,9 @@
-"""EM routing: geometry (who reads whom), reference (the definition), dispatch (checks, and picks an implementation)."""
+"""EM routing: the public functions, what they return, and the geometry of layers. README.md lists the files."""
 
 from emcaps.routing.dispatch import class_routing, class_routing_trace, conv_routing, conv_routing_trace
 from emcaps.routing.geometry import max_data, mean_data, parent_grid, spatial_routing_map
-from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace, routing_lambda
+from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
+from emcaps.routing.settings import routing_lambda
 
 __all__ = [
     "RoutingOutput",

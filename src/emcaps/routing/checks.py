@@ -1,17 +1,18 @@
-"""The checks that every routing call goes through: a ValueError names the value, the rule and the remedy."""
+"""The checks of every routing call. Their ValueErrors name the value, the rule and the remedy."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from emcaps.config import COMPETITIONS, DATA_SCALINGS
+from emcaps.config import COMPETITIONS, DATA_SCALINGS, IMPLEMENTATIONS
 from emcaps.names import check_name
 from emcaps.routing.geometry import as_pair, is_whole, parent_grid
-from emcaps.routing.results import RoutingSettings
+from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingOptions, RoutingSettings
 
 INPUTS = ("pose", "activation", "weight", "beta_u", "beta_a")
 
@@ -22,17 +23,30 @@ def check_settings(
     if not is_whole(iterations) or iterations < 1:
         raise ValueError(f"iterations must be a whole number of at least 1, not {iterations!r}: 2 or 3 are usual")
     if not _is_finite_number(final_lambda) or final_lambda <= 0:
-        raise ValueError(f"final_lambda must be positive and finite, not {final_lambda!r}: 1.0 is usual")
+        raise ValueError(
+            f"final_lambda must be positive and finite, not {final_lambda!r}: {DEFAULTS.final_lambda} is usual"
+        )
     if not _is_finite_number(variance_floor) or variance_floor < 0:
-        raise ValueError(f"variance_floor must be zero or more, and finite, not {variance_floor!r}: 1e-4 is usual")
+        usual = DEFAULTS.variance_floor
+        raise ValueError(f"variance_floor must be zero or more, and finite, not {variance_floor!r}: {usual} is usual")
     check_name("data_scaling", data_scaling, DATA_SCALINGS)
     check_name("competition", competition, COMPETITIONS)
     return RoutingSettings(int(iterations), float(final_lambda), float(variance_floor), data_scaling, competition)
 
 
+def checked_options(options: RoutingOptions) -> RoutingOptions:
+    """Check the options of a layer when the layer is made, not only when it first runs; return them."""
+    for name in options:
+        check_name("routing option", name, RoutingOptions.__annotations__)
+    settings: dict[str, Any] = {**DEFAULTS._asdict(), "impl": DEFAULT_IMPL, **options}
+    check_name("impl", settings.pop("impl"), IMPLEMENTATIONS)
+    check_settings(**settings)
+    return options
+
+
 def _is_finite_number(value: object) -> bool:
     numbers = (int, float, np.integer, np.floating)
-    # Compared instead of asked with math.isfinite, which torch.compile cannot ask of a number that may change.
+    # A comparison, because torch.compile cannot trace math.isfinite for a number that may change between calls.
     return isinstance(value, numbers) and not isinstance(value, bool) and bool(-math.inf < value < math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Who reads whom, and how much data a parent gets: the arithmetic of grids, kernels and strides.
+"""Which parent reads which children, and how much data a parent gets: the arithmetic of grids, kernels and strides.
 
 A parent at (v, u) reads the children at (v * stride + ky, u * stride + kx), 0 <= ky < KH, 0 <= kx < KW; no padding.
 Grids, kernels and strides are (rows, columns); a single number means a square.
@@ -25,12 +25,12 @@ def as_pair(name: str, value: int | Pair) -> Pair:
 
 
 def is_whole(value: object) -> bool:
-    """Python's and numpy's integers, but not True and False."""
+    """Whether a value is an integer of Python or numpy; True and False are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def parent_grid(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> Pair:
-    """Rows and columns of parents: as many as fit without padding."""
+    """Rows and columns of parents: as many windows as fit into the grid without padding."""
     height, width = as_pair("grid", child_grid)
     kernel_height, kernel_width = as_pair("kernel", kernel)
     stride_rows, stride_columns = as_pair("stride", stride)
@@ -54,18 +54,18 @@ def _reads_along_both(child_grid: int | Pair, kernel: int | Pair, stride: int | 
 
 
 def _reads_along(parents: int, children: int, kernel: int, stride: int) -> npt.NDArray[np.bool_]:
-    """The same question along one axis: (parents, children), true where the parent's window covers the child."""
+    """(parents, children) along one axis: true where the parent's window covers the child."""
     offset = np.arange(children)[None, :] - stride * np.arange(parents)[:, None]
     return (offset >= 0) & (offset < kernel)
 
 
 def max_data(kernel: int | Pair, child_types: int) -> int:
-    """Most data that one parent can receive: every child in its window gives all of itself."""
+    """The most data that one parent can receive, when every child in its window is active and assigned to it alone."""
     kernel_height, kernel_width = as_pair("kernel", kernel)
     return kernel_height * kernel_width * child_types
 
 
 def mean_data(child_grid: Pair, child_types: int, parent_grid: Pair, parent_types: int) -> float:
-    """Mean data of a parent when every child is active: children per parent."""
+    """The mean data of a parent when every child is active: the number of children per parent."""
     children = child_grid[0] * child_grid[1] * child_types
     return children / (parent_grid[0] * parent_grid[1] * parent_types)

@@ -1,18 +1,18 @@
-"""What routing returns, and the settings that every implementation takes.
+"""What routing returns.
 
-Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Class layers have no
-parent grid, and children in place of kernel offsets.
+Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel. Results of a class
+layer have no parent grid, and the grid of children in place of kernel offsets.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from torch import Tensor
 
 
 class RoutingOutput(NamedTuple):
-    """The parents, after the last iteration."""
+    """The parents after the last iteration."""
 
     pose: Tensor
     """(B, OH, OW, O, 4, 4); (B, O, 4, 4) from a class layer."""
@@ -21,7 +21,7 @@ class RoutingOutput(NamedTuple):
 
 
 class RoutingStep(NamedTuple):
-    """One iteration: the assignments that its M-step used, and what that M-step found."""
+    """One iteration: the assignments that its M-step used, and the parents that this M-step computed."""
 
     assignment: Tensor
     """R_ij: (B, OH, OW, KH, KW, I, O); (B, H, W, I, O) from a class layer."""
@@ -36,7 +36,7 @@ class RoutingStep(NamedTuple):
 
 
 class RoutingTrace(tuple[RoutingStep, ...]):
-    """Every iteration of one routing: `trace[t].mean`, or `trace.mean[t]`, is the mean after iteration t."""
+    """Every iteration of one routing: `trace[t].mean` and `trace.mean[t]` are both the mean after iteration t."""
 
     @property
     def assignment(self) -> tuple[Tensor, ...]:
@@ -57,29 +57,3 @@ class RoutingTrace(tuple[RoutingStep, ...]):
     @property
     def activation(self) -> tuple[Tensor, ...]:
         return tuple(step.activation for step in self)
-
-
-class RoutingSettings(NamedTuple):
-    """The choices of one routing, already checked."""
-
-    iterations: int
-    final_lambda: float
-    variance_floor: float
-    data_scaling: str
-    competition: str
-
-
-class RoutingOptions(TypedDict, total=False):
-    """The keyword arguments of `conv_routing` and `class_routing` that a layer keeps."""
-
-    iterations: int
-    final_lambda: float
-    variance_floor: float
-    data_scaling: str
-    competition: str
-    impl: str
-
-
-def routing_lambda(iteration: int, final_lambda: float) -> float:
-    """The inverse temperature of iteration 0, 1, ...: it rises towards final_lambda."""
-    return final_lambda * (1 - 0.95 ** (iteration + 1))

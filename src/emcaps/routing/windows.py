@@ -1,4 +1,4 @@
-"""Moving values between children and the kernel windows of the parents that read them.
+"""Functions that move values between children and the kernel windows of the parents that read them.
 
 Dims: B batch; H, W child grid; OH, OW parent grid; KH, KW kernel; I child types.
 """
@@ -27,12 +27,12 @@ class Windows(NamedTuple):
         return windows.movedim((-2, -1), (3, 4))
 
     def total(self, windows: Tensor) -> Tensor:
-        """Sum over the windows that a child is in: (B, OH, OW, KH, KW, I) to (B, H, W, I); zero where it is in none."""
+        """Sum over the windows that contain a child: (B, OH, OW, KH, KW, I) to (B, H, W, I); zero where none does."""
         columns = windows.permute(0, 5, 3, 4, 1, 2).flatten(4, 5).flatten(1, 3)
         return F.fold(columns, self.child_grid, self.kernel, stride=self.stride).permute(0, 2, 3, 1)
 
     def largest(self, windows: Tensor) -> Tensor:
-        """Maximum over the windows that a child is in, -inf where it is in none; not differentiable."""
+        """Maximum over the windows that contain a child, -inf where none does; not differentiable."""
         batch, rows, columns, _, _, types = windows.shape
         result = windows.new_full((batch, *self.child_grid, types), -math.inf)
         for y in range(self.kernel[0]):

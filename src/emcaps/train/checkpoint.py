@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.files import atomic_write
 from emcaps.nn import build_network
-from emcaps.routing.dispatch import unavailable
+from emcaps.routing.availability import unavailable
 from emcaps.train.device import pick_device
 
 NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."

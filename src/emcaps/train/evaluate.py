@@ -17,7 +17,7 @@ from emcaps.data.tensors import to_tensors
 from emcaps.files import write_json
 from emcaps.nn.geometry import routed_layers
 from emcaps.routing import RoutingOutput
-from emcaps.routing.dispatch import choose_implementation
+from emcaps.routing.availability import choose_implementation
 from emcaps.train.checks import check_fits
 
 REFERENCE_MEMORY = 16 * 2**30

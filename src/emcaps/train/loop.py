@@ -19,7 +19,7 @@ from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
 from emcaps.data.splits import load_split
 from emcaps.data.tensors import to_tensors
-from emcaps.routing.dispatch import choose_implementation
+from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.checks import check_fits

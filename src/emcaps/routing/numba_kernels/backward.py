@@ -1,22 +1,25 @@
-"""Backward: the gradients of every iteration, for one image after another, from the last iteration to the first."""
+"""The backward pass: for one image after another, the gradients of every iteration, from the last to the first.
+
+Numbers in brackets are the equations of the README of triton_kernels.
+"""
 
 import numpy as np
 
 from emcaps.routing.numba_kernels.columns import (
+    aligned_memory,
     column,
     fetch_all,
-    lines,
     minus,
-    nothing,
     outer,
-    over_rows,
     plus,
     plus_16,
     put,
     scaled,
+    sum_over_rows,
     times,
     transposed_matrix_times,
     votes,
+    zero_column,
 )
 from emcaps.routing.numba_kernels.layout import (
     ACTIVATION,
@@ -44,15 +47,15 @@ from emcaps.routing.numba_kernels.windows import window_tables
 
 @compiled
 def column_of_votes(pose, children, matrices, starts, shift, vote):
-    """Of all slots."""
+    """Compute a column of the votes of all slots into `vote`."""
     for s in range(children.shape[0]):
         put(vote, s * COLUMN, votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s]))
 
 
 @compiled
 def votes_and_moments(pose, children, matrices, starts, shift, mean, joint_gradient, vote):
-    """A column of the votes of all slots, and two of the sums of (14)."""
-    first, second = nothing(vote), nothing(vote)
+    """Compute a column of the votes of all slots into `vote`; return the column's two sums over slots in (14)."""
+    first, second = zero_column(vote), zero_column(vote)
     for s in range(children.shape[0]):
         found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
         put(vote, s * COLUMN, found)
@@ -65,7 +68,7 @@ def votes_and_moments(pose, children, matrices, starts, shift, mean, joint_gradi
 
 @compiled
 def statistics_gradient(pose, children, matrices, starts, shift, record, at, joint_gradient, whole_gradient, vote):
-    """dL/dmu and dL/ds2 of a column of parents through the E-step after theirs (14)."""
+    """dL/dmu and dL/ds2 of a column of parents, through the E-step that follows their iteration (14)."""
     first, second = votes_and_moments(
         pose, children, matrices, starts, shift, column(record, MEAN + at), joint_gradient, vote
     )
@@ -82,33 +85,34 @@ def statistics_gradient(pose, children, matrices, starts, shift, record, at, joi
 
 @compiled
 def set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint):
-    """2 A and B of a column from the gradients of its statistics, (8) to (10); returns what they take from c.
+    """Compute 2 A and B of a column from the gradients of its statistics, (8) to (10); return what to subtract from c.
 
-    The sum of r (V - mu) in the gradient of (4) is the one that the record has, rounding and all, and not zero.
+    Exact arithmetic would make the sum of r (V - mu) in the gradient of (4) nearly zero. Rounding leaves more, so the
+    sum is taken from the record, where the forward pass left what it really was.
     """
     whole = plus(of_variance, scaled(per_log_variance, column(record, PRECISION + at)))
     quadratic = scaled(per_data, whole)
     put(adjoint, SLOPE + at, plus(quadratic, quadratic))
     pull = times(whole, column(record, RESIDUAL + at))
     put(adjoint, LINEAR + at, scaled(per_data, minus(of_mean, plus(pull, pull))))
-    return over_rows(times(quadratic, column(record, SPREAD + at)))
+    return sum_over_rows(times(quadratic, column(record, SPREAD + at)))
 
 
 @inlined
 def pull_of_m(difference, slope, linear):
-    """2 A (V - mu) + B, the slope of D_ij (11) in V: r_ij times it is dL/dV_ij through an M-step (12)."""
+    """2 A (V - mu) + B, the derivative of D_ij (11) by V. Times r_ij it is dL/dV_ij through an M-step (12)."""
     return plus(times(slope, difference), linear)
 
 
 @inlined
 def share_gradient(difference, pull, linear):
     """A column's part of D_ij = dL/dr_ij (11)."""
-    return over_rows(times(difference, plus(pull, linear))) * 0.5
+    return sum_over_rows(times(difference, plus(pull, linear))) * 0.5
 
 
 @compiled
 def votes_and_share_gradients(pose, children, matrices, starts, shift, record, adjoint, at, gradient):
-    """A column's part of the D_ij of all slots, added, from votes that nobody else needs."""
+    """Add a column's part of D_ij to all slots, from votes that are computed here because nothing else needs them."""
     mean = column(record, MEAN + at)
     slope, linear = column(adjoint, SLOPE + at), column(adjoint, LINEAR + at)
     for s in range(children.shape[0]):
@@ -119,7 +123,7 @@ def votes_and_share_gradients(pose, children, matrices, starts, shift, record, a
 
 @compiled
 def share_gradients(vote, record, adjoint, at, gradient):
-    """The same, from votes that are there."""
+    """Add a column's part of D_ij to all slots, from votes that have been computed already."""
     mean = column(record, MEAN + at)
     slope, linear = column(adjoint, SLOPE + at), column(adjoint, LINEAR + at)
     for s in range(gradient.shape[0] // LANES):
@@ -150,10 +154,11 @@ def vote_gradients(
     vote_gradient,
     matrix_gradient,
 ):
-    """dL/dV_ij of all slots, a column of each, and dL/dW += M^T dL/dV (17); the column's part of the first D_ij, too.
+    """Compute a column of dL/dV_ij of all slots, add M^T dL/dV to dL/dW (17), and add to D_ij of the first iteration.
 
-    `adjoint` and `gradient` are the first iteration's. What several have is flat, and `record`, `parent` and `edges`
-    say where the first one's begins: of records all, of the others those after the first iteration.
+    `adjoint` and `gradient` belong to the first iteration. Arrays that hold several iterations are flat: `record` is
+    where this parent's first record begins, `parent` where its first later adjoint begins, and `edges` where its first
+    later edges begin; "later" means after the first iteration.
     """
     rest = max(iterations - 1, 1)
     record_step, adjoint_step, edge_step = (
@@ -172,7 +177,7 @@ def vote_gradients(
         store(gradient, s * LANES, load(gradient, s * LANES) + part)
         found = scaled(zeros(vote) + own[child] * even[child], pull)
         for t in range(1, iterations):
-            # the E-step before iteration t, with the statistics of t - 1 (15), and the M-step of t
+            # first the E-step before iteration t, with the statistics of t - 1 (15), then the M-step of t
             distance = times(precision, difference)
             if t > 1:
                 before = record + at + (t - 1) * record_step
@@ -191,8 +196,8 @@ def vote_gradients(
 
 
 @compiled
-def vote_gradients_in_any(iterations, *rest):
-    """The same. The compiler knows the usual numbers of iterations, and needs no loop over them."""
+def vote_gradients_unrolled(iterations, *rest):
+    """Call vote_gradients, compiled without a loop over iterations for the usual numbers of them."""
     if iterations == 2:
         vote_gradients(2, *rest)
     elif iterations == 3:
@@ -203,7 +208,7 @@ def vote_gradients_in_any(iterations, *rest):
 
 @compiled
 def pose_gradients(vote_gradient, weight, children, starts, pose_gradient):
-    """dL/dM += dL/dV W^T (16) of all slots; vote_gradient (4, S * COLUMN), weight (4, K * C * COLUMN)."""
+    """Add dL/dV W^T of all slots to dL/dM (16). vote_gradient (4, S * COLUMN), weight (4, K * C * COLUMN)."""
     of_votes, matrices = vote_gradient.reshape(-1), weight.reshape(-1)
     votes_step, matrices_step = vote_gradient.shape[1], weight.shape[1]
     for s in range(children.shape[0]):
@@ -220,7 +225,10 @@ def pose_gradients(vote_gradient, weight, children, starts, pose_gradient):
 def spread_child_gradients(
     gradient, constants, assignments, activation, children, parents, by_position, found, activation_gradient
 ):
-    """K_i (13), added to dL/da_i, and e_ij (14) in place of D_ij less its constant c, (P, G, S * LANES)."""
+    """Compute K_i (13), add it to dL/da_i, and turn `gradient`, D_ij without its constant c, into e_ij (14).
+
+    gradient (P, G, S * LANES).
+    """
     positions, slots = children.shape
     found[:] = 0
     for p in range(positions):
@@ -251,7 +259,7 @@ def spread_child_gradients(
 
 @compiled
 def first_activation_gradients(gradient, constant, even, children, parents, activation_gradient):
-    """dL/da_i of the first iteration: the even assignment times the sum over parents of D_ij."""
+    """Add to dL/da_i what the first iteration gives: the even assignment times the sum of D_ij over parents."""
     for s in range(children.shape[0]):
         child = children[s]
         whole = sum_of_lanes(first_lanes(load(gradient, s * LANES) + constant, parents, 0))
@@ -276,23 +284,24 @@ def backward_images(
     weight_gradient,
     beta_gradient,
 ):
-    """The gradients of each image's children, and those of matrices and betas added up over the images.
+    """Compute the gradients of each image's children, and the sums over images of those of matrices and betas.
 
-    beta_gradient (2, G, LANES); the other gradients are laid out as what they are of.
+    beta_gradient (2, G, LANES); the other gradients have the layout of what they are the gradients of.
     """
     parents, by_position = sizes[2], sizes[8]
     groups = weight.shape[0]
     children, even, starts, shift = window_tables(grid, sizes, pose)
     positions, slots = children.shape
     iterations = lambdas.shape[0]
-    vote, vote_gradient = lines(slots * COLUMN, pose), lines(4 * slots * COLUMN, pose).reshape((4, -1))
-    of_outputs = lines(BLOCK + LANES, pose)
-    constants = lines(positions * groups * LANES, pose).reshape((positions, groups, LANES))
-    # Of the first iteration nothing is needed beyond its parents; of the others A, B, and D_ij, later e_ij.
-    first_adjoint, first_gradient = lines(ADJOINT, pose), lines(slots * LANES, pose)
+    vote = aligned_memory(slots * COLUMN, pose)
+    vote_gradient = aligned_memory(4 * slots * COLUMN, pose).reshape((4, -1))
+    of_outputs = aligned_memory(BLOCK + LANES, pose)
+    constants = aligned_memory(positions * groups * LANES, pose).reshape((positions, groups, LANES))
+    # The last sweep needs 2 A, B and e_ij (first D_ij) of all iterations but the first, which it computes in passing.
+    first_adjoint, first_gradient = aligned_memory(ADJOINT, pose), aligned_memory(slots * LANES, pose)
     rest = (iterations - 1, positions, groups)
-    adjoints = lines((iterations - 1) * positions * groups * ADJOINT, pose)
-    gradients = lines((iterations - 1) * positions * groups * slots * LANES, pose)
+    adjoints = aligned_memory((iterations - 1) * positions * groups * ADJOINT, pose)
+    gradients = aligned_memory((iterations - 1) * positions * groups * slots * LANES, pose)
     adjoints_of, gradients_of = adjoints.reshape((*rest, ADJOINT)), gradients.reshape((*rest, slots * LANES))
     found = np.empty(positions * slots if by_position else even.shape[0], pose.dtype)
     pose_gradient[:] = 0
@@ -313,7 +322,7 @@ def backward_images(
                     adjoint = adjoints_of[t - 1, p, g] if t > 0 else first_adjoint
                     gradient = gradients_of[t - 1, p, g] if t > 0 else first_gradient
                     after = gradient if last else gradients_of[t, p, g]
-                    whole_gradient = zeros(pose)  # of log a_j in (7)
+                    whole_gradient = zeros(pose)  # dL / d log a_j in (7)
                     if last:
                         for o in range(high - low):
                             for h in range(16):
@@ -339,7 +348,7 @@ def backward_images(
                     for k in range(4):
                         at = k * COLUMN
                         if last:
-                            of_mean, of_variance = column(of_outputs, at), nothing(pose)
+                            of_mean, of_variance = column(of_outputs, at), zero_column(pose)
                             if t == 0:
                                 column_of_votes(pose[b], children[p], weight[g, k], starts, shift[:, k], vote)
                         else:
@@ -358,7 +367,7 @@ def backward_images(
                         constant -= set_adjoint(record, at, of_mean, of_variance, per_data, per_log_variance, adjoint)
                         if t == 0:
                             parent = p * groups + g
-                            vote_gradients_in_any(
+                            vote_gradients_unrolled(
                                 iterations,
                                 vote,
                                 pose[b],

@@ -1,4 +1,4 @@
-"""Columns, tuples of four vectors: arithmetic, votes, and memory for them."""
+"""Columns, which are tuples of four vectors: their arithmetic, votes, and memory for them."""
 
 import numpy as np
 
@@ -8,6 +8,7 @@ from emcaps.routing.numba_kernels.vectors import LANES, fetch, load, store, zero
 
 @inlined
 def column(array, start):
+    """Load a column."""
     return (
         load(array, start),
         load(array, start + LANES),
@@ -18,6 +19,7 @@ def column(array, start):
 
 @inlined
 def put(array, start, values):
+    """Store a column."""
     store(array, start, values[0])
     store(array, start + LANES, values[1])
     store(array, start + 2 * LANES, values[2])
@@ -25,7 +27,8 @@ def put(array, start, values):
 
 
 @inlined
-def nothing(array):
+def zero_column(array):
+    """A column of zeros."""
     return zeros(array), zeros(array), zeros(array), zeros(array)
 
 
@@ -56,13 +59,14 @@ def divided(a, divisor):
 
 
 @inlined
-def over_rows(a):
+def sum_over_rows(a):
+    """The sum of a column's four vectors."""
     return (a[0] + a[1]) + (a[2] + a[3])
 
 
 @inlined
 def outer(a, b):
-    """All products of two columns' rows: sixteen vectors."""
+    """The products of each vector of one column with each of another: sixteen vectors."""
     return (
         a[0] * b[0],
         a[0] * b[1],
@@ -131,14 +135,14 @@ def transposed_matrix_times(pose, child, a):
 
 @inlined
 def votes(pose, child, matrices, matrix, shift_row, shift_column):
-    """A column of V = M W (1). The last column of a class layer is shifted by the child's scaled position."""
+    """A column of V = M W (1). A class layer adds the child's scaled position to the last column."""
     found = matrix_times(pose, child, column(matrices, matrix))
     return found[0] + shift_row, found[1] + shift_column, found[2], found[3]
 
 
 @compiled
-def lines(count, like):
-    """Room for numbers, from the start of a cache line on: a vector across two lines costs two."""
+def aligned_memory(count, like):
+    """Memory that begins where a cache line begins: a vector that lies across two lines takes two loads."""
     room = np.empty(count + LANES, like.dtype)
     skipped = -room.ctypes.data % LINE // room.itemsize
     return room[skipped : skipped + count]
@@ -146,5 +150,6 @@ def lines(count, like):
 
 @compiled
 def fetch_all(array):
+    """Bring an array into the cache before it is needed."""
     for start in range(0, array.shape[0], LINE // array.itemsize):
         fetch(array, start)

@@ -1,8 +1,9 @@
-"""Forward: every iteration for one image after another, one position after another, votes in the cache.
+"""The forward pass: one image after another, one iteration after another, one position after another.
 
-A position's votes are worked on a column at a time. Means, variances and their gradients are of single elements, so
-they need no other column, and the votes of all slots for one column fit the first-level cache, or nearly so, where
-those for a block do not. Sums over slots stay in registers.
+A position's votes are computed and used a column at a time. The mean and variance of an element depend on no other
+element, so a column needs no other column. The votes of all slots for one column fit into the first-level cache, or
+nearly so; those for a whole block do not. Sums over slots stay in registers.
+Numbers in brackets are the equations of the README of triton_kernels.
 """
 
 import math
@@ -10,17 +11,17 @@ import math
 import numpy as np
 
 from emcaps.routing.numba_kernels.columns import (
+    aligned_memory,
     column,
     divided,
-    lines,
     minus,
-    nothing,
-    over_rows,
     plus,
     put,
     scaled,
+    sum_over_rows,
     times,
     votes,
+    zero_column,
 )
 from emcaps.routing.numba_kernels.layout import (
     ACTIVATION,
@@ -52,12 +53,12 @@ from emcaps.routing.numba_kernels.vectors import (
 )
 from emcaps.routing.numba_kernels.windows import window_tables
 
-LARGE = 1e17  # between it and its inverse, the product of sixteen numbers neither under- nor overflows
+LARGE = 1e17  # the product of sixteen numbers between 1 / LARGE and LARGE neither underflows nor overflows
 
 
 @compiled
 def even_shares(own, even, children, parents, share):
-    """r_ij (2) of the first iteration: a_i times the even assignment; nothing for padding."""
+    """r_ij (2) of the first iteration: a_i times the even assignment, and zero for padding."""
     for s in range(children.shape[0]):
         child = children[s]
         store(share, s * LANES, first_lanes(zeros(share) + own[child] * even[child], parents, 0))
@@ -65,15 +66,15 @@ def even_shares(own, even, children, parents, share):
 
 @compiled
 def later_shares(own, assignments, children, share):
-    """r_ij (2): a_i times the assignment."""
+    """r_ij (2) of a later iteration: a_i times the assignment."""
     for s in range(children.shape[0]):
         store(share, s * LANES, load(assignments, s * LANES) * own[children[s]])
 
 
 @compiled
 def votes_and_sum(pose, children, matrices, starts, shift, share, vote):
-    """A column of the votes of all slots, and their sum for (3)."""
-    total = nothing(vote)
+    """Compute a column of the votes of all slots into `vote`; return the sum of r V in (3)."""
+    total = zero_column(vote)
     for s in range(children.shape[0]):
         found = votes(pose, children[s], matrices, starts[s], shift[0, s], shift[1, s])
         put(vote, s * COLUMN, found)
@@ -83,8 +84,8 @@ def votes_and_sum(pose, children, matrices, starts, shift, share, vote):
 
 @compiled
 def spread_around(mean, vote, share, slots):
-    """The sums of (4): squared distances from the mean, and distances, which only rounding and epsilon leave."""
-    squares, residual = nothing(vote), nothing(vote)
+    """The sum of r (V - mu)^2 in (4), and that of r (V - mu), which is zero but for rounding and epsilon."""
+    squares, residual = zero_column(vote), zero_column(vote)
     for s in range(slots):
         difference = minus(column(vote, s * COLUMN), mean)
         pull = scaled(load(share, s * LANES), difference)
@@ -95,18 +96,18 @@ def spread_around(mean, vote, share, slots):
 
 @compiled
 def add_distances(mean, precision, vote, slots, joint):
-    """The sum of (7) over the elements of a column: squared distances in units of the variance."""
+    """Add a column's part of the sum in (7): squared distances divided by the variance."""
     for s in range(slots):
         difference = minus(column(vote, s * COLUMN), mean)
-        found = over_rows(times(times(difference, precision), difference))
+        found = sum_over_rows(times(times(difference, precision), difference))
         store(joint, s * LANES, load(joint, s * LANES) + found)
 
 
 @compiled
 def m_step(pose, children, weight, starts, shift, share, floor, parents, last, vote, variance, extreme, record, joint):
-    """(2) to (4) for a group of parents at a position, into their record, and what (7) needs of the votes.
+    """Compute (2) to (4) for a group of parents at a position into their record, and into `joint` the sum in (7).
 
-    `extreme` is the largest of each parent's variances and of their inverses.
+    `extreme` gets, for each parent, the largest of its variances and of their inverses.
     """
     slots = children.shape[0]
     data = zeros(share)
@@ -123,7 +124,7 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
         squares, residual = spread_around(mean, vote, share, slots)
         spread = divided(squares, divisor)
         floored = spread[0] + floor, spread[1] + floor, spread[2] + floor, spread[3] + floor
-        # Padding has no variance: with a floor of zero its inverse were infinite, and infinity times zero no number.
+        # Padding has variance zero. With a floor of zero its inverse would be infinite, and infinity times zero is NaN.
         precision = (
             first_lanes(1 / floored[0], parents, 1),
             first_lanes(1 / floored[1], parents, 1),
@@ -144,7 +145,10 @@ def m_step(pose, children, weight, starts, shift, share, floor, parents, last, v
 
 @compiled
 def log_products(variance, extreme, parents, product):
-    """The sum of the logarithms of a block's elements, for each parent, in double precision."""
+    """The sum of the logarithms of a block's 16 elements, for each parent, in double precision.
+
+    One logarithm of the product is quicker than sixteen, and is taken where the product stays in range.
+    """
     product[:] = 1
     for start in range(0, BLOCK, LANES):
         for o in range(LANES):
@@ -160,7 +164,7 @@ def log_products(variance, extreme, parents, product):
 
 @compiled
 def activate(log_variance, beta_u, beta_a, routing_lambda, unit, last, record):
-    """(5) and (6) for a group of parents; nothing for padding."""
+    """Compute (5) and (6) for a group of parents; padding gets zeros."""
     for start in range(UNIT_COST, RECORD, LANES):
         store(record, start, zeros(record))
     for o in range(beta_u.shape[0]):
@@ -177,7 +181,7 @@ def activate(log_variance, beta_u, beta_a, routing_lambda, unit, last, record):
 
 @compiled
 def e_step(joint, records, children, parents, by_position, lowest, largest, total):
-    """R_ij (7) in place of the squared distances, (P, G, S * LANES)."""
+    """Turn `joint`, the sums in (7), into the assignments R_ij. joint (P, G, S * LANES)."""
     positions, slots = children.shape
     largest[:] = lowest
     total[:] = 0
@@ -226,16 +230,16 @@ def forward_images(
     out_pose,
     out_activation,
 ):
-    """Every iteration for each image; grid is H, W, C; out_pose (B, P, O, 16), out_activation (B, P, O).
+    """Route each image. grid is H, W, C; out_pose (B, P, O, 16), out_activation (B, P, O).
 
-    Records and assignments may have the places of one image and one iteration: then nothing is kept.
+    Records and assignments may have room for one image and one iteration only: then nothing is kept.
     """
     parents, by_position = sizes[2], sizes[8]
     children, even, starts, shift = window_tables(grid, sizes, pose)
     positions, slots = children.shape
     iterations = lambdas.shape[0]
-    vote, share, variance = lines(slots * COLUMN, pose), lines(slots * LANES, pose), lines(BLOCK, pose)
-    extreme, log_variance = lines(LANES, pose), np.empty(LANES)
+    vote, share = aligned_memory(slots * COLUMN, pose), aligned_memory(slots * LANES, pose)
+    variance, extreme, log_variance = aligned_memory(BLOCK, pose), aligned_memory(LANES, pose), np.empty(LANES)
     normalisers = positions * slots if by_position else even.shape[0]
     largest, total = np.empty(normalisers, pose.dtype), np.empty(normalisers, pose.dtype)
     for b in range(pose.shape[0]):
@@ -248,7 +252,8 @@ def forward_images(
                 for g in range(weight.shape[0]):
                     low, high = g * LANES, min(parents, (g + 1) * LANES)
                     record = records[kept, found, p, g]
-                    # Where there is one place for all iterations, nobody else still needs what was here.
+                    # Where all iterations share one place, this position's old assignments are read just below, before
+                    # m_step overwrites them.
                     joint = share if last else assignments[kept, place, p, g]
                     if t == 0:
                         even_shares(own, even, children[p], high - low, share)

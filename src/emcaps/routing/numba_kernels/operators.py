@@ -1,78 +1,65 @@
 """EM routing through the compiled CPU kernels, as operators that autograd, torch.compile and torch.export know.
 
-`route_on_cpu` keeps nothing; `route_on_cpu_and_keep` also returns what `route_on_cpu_backward` needs, and is the one
-with a gradient. As with the GPU kernels, plain calls skip the operators' wrappers and do the same through `_Routing`.
+`route` and `route_and_keep` take the arguments that emcaps.routing.operators names; that file says what each is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from emcaps.routing.modes import nobody_watches, refuse_second_derivatives
 from emcaps.routing.numba_kernels import run
-from emcaps.routing.numba_kernels.run import shape_of
-
-_INPUTS = (
-    "(Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, SymInt[] stride, bool by_position, "
-    "int iterations, float final_lambda, float variance_floor, float data_unit)"
+from emcaps.routing.numba_kernels.layer import Layer, known_layer
+from emcaps.routing.operators import (
+    ARGUMENTS,
+    Inputs,
+    KernelSettings,
+    empty_outputs,
+    gradients_of_arguments,
+    gradients_of_outputs,
+    is_plain_call,
+    needs_gradients,
+    split,
 )
 
 
-def fused_routing(
-    pose: Tensor,
-    activation: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    stride: tuple[int, int],
-    by_position: bool,
-    iterations: int,
-    final_lambda: float,
-    variance_floor: float,
-    data_unit: float,
-) -> tuple[Tensor, Tensor]:
+def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Tensor]:
     """Pose and activation of the parents; a weight of four dims is a class layer's."""
-    inputs = pose, activation, weight, beta_u, beta_a
-    settings: tuple[Any, ...] = list(stride), by_position, iterations, final_lambda, variance_floor, data_unit
-    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    if nobody_watches(inputs):
-        out_pose, out_activation = _Routing.apply(*inputs, *settings) if learns else _run(False, *inputs, *settings)[:2]
-    elif learns:
-        out_pose, out_activation, *_ = route_and_keep(*inputs, *settings)
+    learns = needs_gradients(inputs)
+    if is_plain_call(inputs):
+        output = _Routing.apply(*inputs, *settings) if learns else _run(False, *inputs, *settings)
     else:
-        out_pose, out_activation = route(*inputs, *settings)
-    return out_pose, out_activation
+        output = route_and_keep(*inputs, *settings) if learns else route(*inputs, *settings)
+    return output[0], output[1]
 
 
-@torch.library.custom_op("emcaps::route_on_cpu", mutates_args=(), schema=f"{_INPUTS} -> (Tensor, Tensor)")
-def route(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, *settings: Any) -> Any:
-    return _run(False, pose, activation, weight, beta_u, beta_a, *settings)[:2]
+@torch.library.custom_op("emcaps::route_on_cpu", mutates_args=(), schema=f"{ARGUMENTS} -> (Tensor, Tensor)")
+def route(*arguments: Any) -> Any:
+    return _run(False, *arguments)[:2]
 
 
 @route.register_fake
-def _(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, *settings: Any) -> Any:
-    return _empty_outputs(pose, weight, *settings)
+def _(*arguments: Any) -> Any:
+    (pose, _, weight, _, _), settings = split(arguments)
+    return empty_outputs(Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position), pose)
 
 
 @torch.library.custom_op(
-    "emcaps::route_on_cpu_and_keep", mutates_args=(), schema=f"{_INPUTS} -> (Tensor, Tensor, Tensor, Tensor)"
+    "emcaps::route_on_cpu_and_keep", mutates_args=(), schema=f"{ARGUMENTS} -> (Tensor, Tensor, Tensor, Tensor)"
 )
-def route_and_keep(
-    pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, *settings: Any
-) -> Any:
-    return _run(True, pose, activation, weight, beta_u, beta_a, *settings)
+def route_and_keep(*arguments: Any) -> Any:
+    return _run(True, *arguments)
 
 
 @route_and_keep.register_fake
-def _(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, *settings: Any) -> Any:
-    stride, by_position, iterations, *_ = settings
-    shape = shape_of(pose.shape, weight.shape, stride, by_position)
-    kept = pose.new_empty(shape.records(iterations)), pose.new_empty(shape.assignments(iterations))
-    return *_empty_outputs(pose, weight, *settings), *kept
+def _(*arguments: Any) -> Any:
+    (pose, _, weight, _, _), settings = split(arguments)
+    layer = Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position)
+    records = pose.new_empty(layer.records_shape(layer.images, settings.iterations))
+    assignments = pose.new_empty(layer.assignments_shape(layer.images, settings.iterations))
+    return *empty_outputs(layer, pose), records, assignments
 
 
 @torch.library.custom_op(
@@ -93,19 +80,10 @@ def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_an
     return new(pose.shape), new(activation.shape), new(weight.shape), new(2, weight.shape[-3])
 
 
-def _run(
-    keep: bool,
-    pose: Tensor,
-    activation: Tensor,
-    weight: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    stride: list[int],
-    by_position: bool,
-    *settings: Any,
-) -> tuple[Tensor, ...]:
-    shape = shape_of(pose.shape, weight.shape, stride, by_position)
-    return run.forward((pose, activation, weight, beta_u, beta_a), shape, keep, *settings)
+def _run(keep: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    inputs, settings = split(arguments)
+    layer = known_layer(inputs[0].shape, inputs[2].shape, tuple(settings.stride), settings.by_position)
+    return run.forward(inputs, layer, keep, *settings[2:])
 
 
 def _run_backward(
@@ -121,60 +99,41 @@ def _run_backward(
     final_lambda: float,
     data_unit: float,
 ) -> tuple[Tensor, ...]:
-    shape = shape_of(pose.shape, weight.shape, stride, by_position)
-    if pose_gradient is None:  # a loss of the activations alone
-        pose_gradient = pose.new_zeros(*shape.output, 4, 4)
-    if activation_gradient is None:
-        activation_gradient = pose.new_zeros(shape.output)
+    layer = known_layer(pose.shape, weight.shape, tuple(stride), by_position)
+    of_outputs = gradients_of_outputs(pose_gradient, activation_gradient, layer, pose)
     kept = records.contiguous(), assignments.contiguous()
-    return run.backward(
-        pose_gradient, activation_gradient, pose, activation, weight, *kept, shape, final_lambda, data_unit
-    )
+    return run.backward(*of_outputs, pose, activation, weight, *kept, layer, final_lambda, data_unit)
 
 
-def _empty_outputs(
-    pose: Tensor, weight: Tensor, stride: list[int], by_position: bool, *_: Any
-) -> tuple[Tensor, Tensor]:
-    output = shape_of(pose.shape, weight.shape, stride, by_position).output
-    return pose.new_empty(*output, 4, 4), pose.new_empty(output)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    pose, activation, weight, _, _, stride, by_position, _, final_lambda, _, data_unit = inputs
+def _save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """What the backward pass needs: the children, the matrices, and what the kernels kept."""
+    (pose, activation, weight, _, _), settings = split(arguments)
     ctx.save_for_backward(pose, activation, weight, *output[2:])
     ctx.set_materialize_grads(False)
-    ctx.settings = list(stride), by_position, final_lambda, data_unit
+    ctx.settings = settings.stride, settings.by_position, settings.final_lambda, settings.data_unit
 
 
-def _remember_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save_for_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.mark_non_differentiable(*output[2:])
-    _remember(ctx, inputs, output)
+    _save(ctx, inputs, output)
 
 
 def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _gradients(route_backward, ctx, *gradients[:2])
+    return gradients_of_arguments(route_backward, ctx, *gradients[:2])
 
 
-def _gradients(
-    backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    refuse_second_derivatives()
-    *found, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
-    return *found, *betas.unbind(), None, None, None, None, None, None
-
-
-route_and_keep.register_autograd(_differentiate, setup_context=_remember_operator)
+route_and_keep.register_autograd(_differentiate, setup_context=_save_for_operator)
 
 
 class _Routing(torch.autograd.Function):
     """`route_and_keep` with its gradient, for plain calls."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _run(True, *inputs)
-        _remember(ctx, inputs, output)
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        output = _run(True, *arguments)
+        _save(ctx, arguments, output)
         return output[0], output[1]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _gradients(_run_backward, ctx, *gradients)
+        return gradients_of_arguments(_run_backward, ctx, *gradients)

@@ -1,4 +1,4 @@
-"""From tensors to the kernels and back: buffers, padding, threads."""
+"""Runs the kernels on tensors: prepares their arrays, divides the images among threads, and announces compilation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,108 +17,44 @@ from torch import Tensor
 
 from emcaps.routing.numba_kernels.backward import backward_images
 from emcaps.routing.numba_kernels.forward import forward_images
-from emcaps.routing.numba_kernels.layout import RECORD
+from emcaps.routing.numba_kernels.layer import Layer
 from emcaps.routing.numba_kernels.threads import in_threads
 from emcaps.routing.numba_kernels.vectors import LANES
-from emcaps.routing.results import routing_lambda
+from emcaps.routing.settings import routing_lambda
 
 logger = logging.getLogger("emcaps")
 _compiled: set[object] = set()
 PATIENCE = 1.5
-"""Seconds after which a first call says that it compiles; loading from disk is quicker."""
+"""Seconds after which a first call announces that it compiles. Loading compiled kernels from disk takes less."""
 
 CHUNKS = 16
-"""Groups of images whose matrix gradients are added up apart: as many whatever the threads, so that no bit changes."""
-
-
-class Shape(NamedTuple):
-    """The sizes of one layer; a class layer is one window over the whole grid, with shared matrices."""
-
-    images: int
-    child_grid: tuple[int, int]
-    child_types: int
-    parent_grid: tuple[int, int]
-    parent_types: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    shared: bool
-    by_position: bool
-
-    @property
-    def groups(self) -> int:
-        return -(-self.parent_types // LANES)
-
-    @property
-    def positions(self) -> int:
-        return self.parent_grid[0] * self.parent_grid[1]
-
-    @property
-    def slots(self) -> int:
-        return self.kernel[0] * self.kernel[1] * self.child_types
-
-    @property
-    def output(self) -> tuple[int, ...]:
-        return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """The children's."""
-        return (*self.child_grid, self.child_types)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """What the kernels take."""
-        return (
-            *self.parent_grid,
-            self.parent_types,
-            *self.kernel,
-            *self.stride,
-            int(self.shared),
-            int(self.by_position),
-        )
-
-    def records(self, iterations: int) -> tuple[int, ...]:
-        return (self.images, iterations, self.positions, self.groups, RECORD)
-
-    def assignments(self, iterations: int) -> tuple[int, ...]:
-        return (self.images, iterations - 1, self.positions, self.groups, self.slots * LANES)
-
-
-def shape_of(pose: Sequence[int], weight: Sequence[int], stride: Sequence[int], by_position: bool) -> Shape:
-    images, height, width, child_types = pose[:4]
-    shared = len(weight) == 4
-    kernel = (height, width) if shared else (weight[0], weight[1])
-    grid = ((height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1)
-    pair = (stride[0], stride[1])
-    return Shape(
-        images, (height, width), child_types, grid, weight[-3], kernel, pair, shared, by_position and not shared
-    )
+"""The most groups of images that each have their own sum of matrix gradients. The number of threads does not change it,
+and so it does not change the rounding of the sums."""
 
 
 def forward(
     inputs: Sequence[Tensor],
-    shape: Shape,
+    layer: Layer,
     keep: bool,
     iterations: int,
     final_lambda: float,
     variance_floor: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Pose, activation, and with `keep` what the backward pass needs: records and assignments."""
+    """Pose, activation, records and assignments. The last two are for the backward pass, and empty without `keep`."""
     pose, activation, weight, beta_u, beta_a = (tensor.detach().contiguous() for tensor in inputs)
     new = pose.new_empty
-    records = new(shape.records(iterations) if keep else 0)
-    assignments = new(shape.assignments(iterations) if keep else 0)
-    out_pose, out_activation = new(*shape.output, 4, 4), new(shape.output)
+    records = new(layer.records_shape(layer.images, iterations) if keep else 0)
+    assignments = new(layer.assignments_shape(layer.images, iterations) if keep else 0)
+    out_pose, out_activation = new(*layer.output_shape, 4, 4), new(layer.output_shape)
     kept = records.numpy(), assignments.numpy()
-    packed, betas = _pack_weight(weight, shape).numpy(), (beta_u.numpy(), beta_a.numpy())
-    settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, shape.grid, shape.sizes
+    packed, betas = _pack_weight(weight, layer).numpy(), (beta_u.numpy(), beta_a.numpy())
+    settings = _lambdas(iterations, final_lambda), variance_floor, data_unit, layer.children, layer.sizes
     lowest = float(np.finfo(packed.dtype).min)
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
-    outputs = _by_position(out_pose.flatten(-2), shape), _by_position(out_activation, shape)
+    outputs = _by_position(out_pose.flatten(-2), layer), _by_position(out_activation, layer)
 
-    def some(images: slice) -> None:
-        one = shape._replace(images=1)
+    def route(images: slice) -> None:
         forward_images(
             children[0][images],
             children[1][images],
@@ -126,13 +62,13 @@ def forward(
             *betas,
             *settings,
             lowest,
-            kept[0][images] if keep else new(one.records(1)).numpy(),
-            kept[1][images] if keep else new(one.assignments(2)).numpy(),
+            kept[0][images] if keep else new(layer.records_shape(1, 1)).numpy(),
+            kept[1][images] if keep else new(layer.assignments_shape(1, 2)).numpy(),
             outputs[0][images],
             outputs[1][images],
         )
 
-    _run(some, _chunks(shape.images), ("forward", pose.dtype))
+    _run(route, _chunks(layer.images), ("forward", pose.dtype))
     return out_pose, out_activation, records, assignments
 
 
@@ -144,28 +80,28 @@ def backward(
     weight: Tensor,
     records: Tensor,
     assignments: Tensor,
-    shape: Shape,
+    layer: Layer,
     final_lambda: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of pose, activation, weight and, stacked, of beta_u and beta_a."""
+    """The gradients of pose, activation and weight, and those of beta_u and beta_a stacked."""
     pose, activation = pose.detach().contiguous(), activation.detach().contiguous()
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
-    packed = _pack_weight(weight.detach(), shape).numpy()
-    chunks = _chunks(shape.images)
+    packed = _pack_weight(weight.detach(), layer).numpy()
+    chunks = _chunks(layer.images)
     weight_gradients = pose.new_empty(len(chunks), *packed.shape)
-    beta_gradients = pose.new_empty(len(chunks), 2, shape.groups, LANES)
+    beta_gradients = pose.new_empty(len(chunks), 2, layer.groups, LANES)
     sums = weight_gradients.numpy(), beta_gradients.numpy()
     kept = records.numpy(), assignments.numpy()
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     of_outputs = (
-        _by_position(pose_gradient.contiguous().flatten(-2), shape),
-        _by_position(activation_gradient.contiguous(), shape),
+        _by_position(pose_gradient.contiguous().flatten(-2), layer),
+        _by_position(activation_gradient.contiguous(), layer),
     )
     of_children = out_pose.flatten(1).numpy(), out_activation.flatten(1).numpy()
-    settings = _lambdas(records.shape[1], final_lambda), data_unit, shape.grid, shape.sizes
+    settings = _lambdas(records.shape[1], final_lambda), data_unit, layer.children, layer.sizes
 
-    def some(images: slice) -> None:
+    def differentiate(images: slice) -> None:
         chunk = chunks.index(images)
         backward_images(
             children[0][images],
@@ -182,30 +118,30 @@ def backward(
             sums[1][chunk],
         )
 
-    _run(some, chunks, ("backward", pose.dtype))
-    betas = beta_gradients.sum(0).flatten(1)[:, : shape.parent_types].contiguous()
-    return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), shape, weight), betas
+    _run(differentiate, chunks, ("backward", pose.dtype))
+    betas = beta_gradients.sum(0).flatten(1)[:, : layer.parent_types].contiguous()
+    return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), layer, weight), betas
 
 
-def _pack_weight(weight: Tensor, shape: Shape) -> Tensor:
-    """(G, 4, K * C * COLUMN): columns apart, in each the parents of a group side by side, padded with zeros."""
-    matrices = weight.reshape(-1, shape.parent_types, 4, 4)
-    padded = F.pad(matrices, (0, 0, 0, 0, 0, shape.groups * LANES - shape.parent_types))
+def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
+    """(G, 4, K * C * COLUMN): each column by itself, with a group's parents side by side, padded with zeros."""
+    matrices = weight.reshape(-1, layer.parent_types, 4, 4)
+    padded = F.pad(matrices, (0, 0, 0, 0, 0, layer.groups * LANES - layer.parent_types))
     # (K * C, G, LANES, row, column) to (G, column, K * C, row, LANES)
-    grouped: Tensor = padded.unflatten(1, (shape.groups, LANES)).permute(1, 4, 0, 3, 2)
-    return grouped.reshape(shape.groups, 4, -1).contiguous()
+    grouped: Tensor = padded.unflatten(1, (layer.groups, LANES)).permute(1, 4, 0, 3, 2)
+    return grouped.reshape(layer.groups, 4, -1).contiguous()
 
 
-def _unpack_weight(packed: Tensor, shape: Shape, like: Tensor) -> Tensor:
-    grouped = packed.reshape(shape.groups, 4, -1, 4, LANES).permute(2, 0, 4, 3, 1)
-    return grouped.flatten(1, 2)[:, : shape.parent_types].reshape(like.shape).contiguous()
+def _unpack_weight(packed: Tensor, layer: Layer, like: Tensor) -> Tensor:
+    grouped = packed.reshape(layer.groups, 4, -1, 4, LANES).permute(2, 0, 4, 3, 1)
+    return grouped.flatten(1, 2)[:, : layer.parent_types].reshape(like.shape).contiguous()
 
 
-def _by_position(tensor: Tensor, shape: Shape) -> Any:
-    """(B, P, O, ...) as an array, of outputs with or without a parent grid."""
+def _by_position(tensor: Tensor, layer: Layer) -> Any:
+    """Outputs, or their gradients, as an array (B, P, O, ...), with or without a parent grid before."""
     return (
         tensor.detach()
-        .reshape(shape.images, shape.positions, shape.parent_types, *tensor.shape[len(shape.output) :])
+        .reshape(layer.images, layer.positions, layer.parent_types, *tensor.shape[len(layer.output_shape) :])
         .numpy()
     )
 
@@ -215,14 +151,14 @@ def _lambdas(iterations: int, final_lambda: float) -> Any:
 
 
 def _chunks(images: int) -> list[slice]:
-    """At most CHUNKS groups of consecutive images, as even as can be."""
+    """At most CHUNKS groups of consecutive images, of sizes as equal as possible."""
     groups = min(CHUNKS, images)
     edges = [images * group // groups for group in range(groups + 1)] if images else []
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
 
 
 def _run(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object) -> None:
-    """The first time in one thread, so that the kernel is compiled once."""
+    """Run `work` on all chunks in threads. A kernel's first chunk runs alone, so that it is compiled only once."""
     if kernel not in _compiled and chunks:
         with _announcing():
             work(chunks[0])
@@ -233,7 +169,7 @@ def _run(work: Callable[[slice], None], chunks: Sequence[slice], kernel: object)
 
 @contextmanager
 def _announcing() -> Iterator[None]:
-    """Say so if this takes long: then it compiles, and does not load what was compiled before."""
+    """Announce compilation if the work inside takes long; loading what was compiled before is quick."""
     timer = threading.Timer(PATIENCE, _say_that_it_compiles)
     timer.start()
     try:
@@ -244,5 +180,5 @@ def _announcing() -> Iterator[None]:
 
 @functools.cache
 def _say_that_it_compiles() -> None:
-    """Once a process."""
+    """Log it once per process."""
     logger.warning("compiling the CPU kernels, some 15 seconds, once: numba keeps them on disk")

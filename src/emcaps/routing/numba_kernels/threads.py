@@ -1,8 +1,8 @@
-"""Work in as many threads as torch uses, and if possible in the very threads that torch uses.
+"""Runs work in as many threads as torch uses and, if possible, in torch's own threads.
 
-Torch's OpenMP threads do not sleep when their work is done, but spin for some milliseconds in case there is more.
-Threads of our own would have to share the cores with them. So chunks of work are given to the same OpenMP team; where
-there is none, as in builds without OpenMP, or after a fork, which no OpenMP team survives, plain threads do.
+When their work is done, torch's OpenMP threads do not sleep at once: they spin for some milliseconds in case there is
+more. Threads of our own would have to share the cores with them. So chunks of work are given to the same OpenMP team.
+Plain threads take its place in builds without OpenMP, and after a fork, which no OpenMP team survives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _forked = False
 
 
 def in_threads(work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
-    """`work` on each chunk, in any order; what it raises is raised. It lets go of Python's lock and calls no other."""
+    """Call `work` with each chunk, in any order, and raise what it raises. `work` should release Python's lock."""
     if min(torch.get_num_threads(), len(chunks)) <= 1:
         for chunk in chunks:
             work(chunk)
@@ -35,7 +35,7 @@ def in_threads(work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
 
 
 def _in_team(team: Any, work: Callable[[Chunk], None], chunks: Sequence[Chunk]) -> None:
-    remaining = _Shared(chunks)
+    remaining = _SharedIterator(chunks)
     members, errors = list[int](), list[BaseException]()
 
     def member(_: object) -> None:
@@ -43,19 +43,19 @@ def _in_team(team: Any, work: Callable[[Chunk], None], chunks: Sequence[Chunk]) 
             members.append(threading.get_ident())
             for chunk in remaining:
                 work(chunk)
-        except BaseException as error:  # no exception gets through the team's own code
+        except BaseException as error:  # it cannot be raised through the C code of the team
             errors.append(error)
             remaining.stop()
 
     team(TeamWork(member), None, min(torch.get_num_threads(), len(chunks)), 0)
     if errors:
         raise errors[0]
-    if threading.get_ident() not in members:  # Ctrl-C came before the `try`, where it can only be printed
+    if threading.get_ident() not in members:  # Ctrl-C came before `try`, and ctypes only printed it
         raise KeyboardInterrupt
 
 
-class _Shared(Iterator[Chunk]):
-    """An iterator that several threads take from."""
+class _SharedIterator(Iterator[Chunk]):
+    """An iterator that several threads can share."""
 
     def __init__(self, items: Iterable[Chunk]) -> None:
         self.items, self.lock = iter(items), threading.Lock()
@@ -71,7 +71,7 @@ class _Shared(Iterator[Chunk]):
 
 @functools.cache
 def _openmp_team() -> Any:
-    """GOMP_parallel(function, its argument, threads, flags) of the OpenMP that torch is linked to, or None."""
+    """The function GOMP_parallel(function, its argument, threads, flags) of torch's OpenMP library, or None."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         function = library.GOMP_parallel
@@ -88,7 +88,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """A forked process has the pool and the team, but not their threads, and would wait for them for ever."""
+    """Forget pool and team: a forked process does not have their threads, and would wait for them for ever."""
     global _forked
     _forked = True
     _pool.cache_clear()

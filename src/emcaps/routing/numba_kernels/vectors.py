@@ -1,8 +1,9 @@
-"""Vectors of LANES numbers for numba's kernels: loaded, stored, added, multiplied and folded by explicit instructions.
+"""Vectors of LANES numbers for numba's kernels, with explicit instructions to load, store, add, multiply and sum them.
 
-numba leaves it to the compiler to find vectors in loops, and pays for what that cannot see: which arrays overlap, what
-may stay in registers. These are LLVM's own vectors, so a kernel says what happens to each, and LLVM makes of them what
-the processor has. A Python number stands for a vector that holds it everywhere.
+numba normally leaves it to the compiler to turn loops into vector instructions. The compiler cannot see which arrays
+overlap and what may stay in registers, and often fails. These are LLVM's own vectors, so that a kernel says what
+happens to each, and LLVM translates them to the instructions that the processor has. Where a kernel writes a Python
+number, it stands for a vector that holds the number in every lane.
 """
 
 import math
@@ -19,7 +20,7 @@ from numba.extending import intrinsic, models, register_model
 LANES = 16
 INDEX = ir.IntType(32)
 MAY_FUSE = ("contract",)
-"""A product and a sum may become one instruction; nothing else is left to LLVM, so that infinities and NaN stay."""
+"""LLVM may fuse a product and a sum into one instruction, but change nothing else, so that infinities and NaN stay."""
 
 OPERATIONS = {
     operator.add: "fadd",
@@ -46,7 +47,7 @@ class VectorModel(models.PrimitiveModel):
 
 
 def _define(function: Callable[..., Any], instruction: str) -> None:
-    """The operator between two vectors, or a vector and a number of its kind."""
+    """Define the operator between two vectors, and between a vector and a number."""
 
     @infer_global(function)
     class Operator(AbstractTemplate):
@@ -73,7 +74,7 @@ for _function, _instruction in OPERATIONS.items():
 
 @intrinsic
 def load(_context, array, start):
-    """The LANES numbers of a one-dimensional array from `start` on. Nothing checks that they are there."""
+    """Load LANES numbers of a one-dimensional array, from `start` on. The array's end is not checked."""
 
     def generate(context, builder, sig, args):
         return builder.load(_address(context, builder, sig, args), align=_bytes(sig.args[0]))
@@ -83,7 +84,7 @@ def load(_context, array, start):
 
 @intrinsic
 def store(_context, array, start, vector):
-    """The other way round."""
+    """Store a vector into a one-dimensional array, from `start` on. The array's end is not checked."""
 
     def generate(context, builder, sig, args):
         builder.store(args[2], _address(context, builder, sig, args), align=_bytes(sig.args[0]))
@@ -94,14 +95,14 @@ def store(_context, array, start, vector):
 
 @intrinsic
 def fetch(_context, array, start):
-    """Have the line of an element brought near, for later."""
+    """Prefetch the cache line of an element."""
 
     def generate(context, builder, sig, args):
         pointer = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [pointer, INDEX, INDEX, INDEX])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
         place = builder.bitcast(_address(context, builder, sig, args), pointer)
-        builder.call(prefetch, [place, *(ir.Constant(INDEX, value) for value in (0, 3, 1))])  # to read, keep, data
+        builder.call(prefetch, [place, *(ir.Constant(INDEX, value) for value in (0, 3, 1))])  # read, keep, data
         return context.get_dummy_value()
 
     return types.void(array, start), generate
@@ -109,7 +110,7 @@ def fetch(_context, array, start):
 
 @intrinsic
 def zeros(_context, array):
-    """Zeros of the array's kind."""
+    """A vector of zeros, of the array's dtype."""
     kind = Vector(array.dtype)
 
     def generate(context, builder, sig, args):
@@ -120,7 +121,7 @@ def zeros(_context, array):
 
 @intrinsic
 def first_lanes(_context, vector, count, otherwise):
-    """The vector's first `count` numbers, and another number in all lanes after them."""
+    """The vector with all lanes but the first `count` replaced by another number."""
 
     def generate(context, builder, sig, args):
         number = context.cast(builder, args[2], sig.args[2], sig.args[0].dtype)
@@ -133,7 +134,7 @@ def first_lanes(_context, vector, count, otherwise):
 
 @intrinsic
 def larger(_context, a, b):
-    """In each lane; if one is NaN, either may come out."""
+    """The larger number in each lane; if one is NaN, the result is either of the two."""
 
     def generate(context, builder, sig, args):
         return builder.select(builder.fcmp_ordered(">", *args), *args)
@@ -151,7 +152,7 @@ def sum_of_lanes(_context, vector):
 
 @intrinsic
 def largest_lane(_context, vector):
-    """Of numbers; if one of them is NaN, any may come out."""
+    """The largest number of a vector; if one of them is NaN, the result is any of them."""
 
     def generate(context, builder, sig, args):
         return _fold(builder, args[0], lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
@@ -161,7 +162,10 @@ def largest_lane(_context, vector):
 
 @intrinsic
 def sums_of_vectors(_context, vectors):
-    """The sum of each of LANES vectors, side by side in one: halves are exchanged and added, then quarters, and on."""
+    """The sums of LANES vectors, side by side in one vector.
+
+    Pairs of vectors exchange halves and are added, then pairs of the results exchange quarters, and so on.
+    """
 
     def generate(context, builder, sig, args):
         parts = [builder.extract_value(args[0], index) for index in range(LANES)]
@@ -180,12 +184,12 @@ def sums_of_vectors(_context, vectors):
 
 @intrinsic
 def exp_of_nonpositive(_context, vector):
-    """exp of numbers that are not positive: 2^n exp(r) with r at most half of log 2 from zero, where a series is quick.
+    """exp of numbers that are not positive, as 2^n exp(r) with |r| at most half of log 2, where a short series will do.
 
-    What is too small for a normal number is taken as zero.
+    Results too small for a normal number become zero.
     """
     double = vector.dtype == types.float64
-    # log 2 as a sum: n times the high part is exact, and the low part brings the rest
+    # log 2 is the sum of a high and a low part, so that n times the high part is exact
     lowest, log2_high, log2_low, terms, bits, bias, whole = (
         (-708.0, 0.6931471803691238, 1.9082149292705877e-10, 14, 52, 1023, ir.IntType(64))
         if double
@@ -205,7 +209,7 @@ def exp_of_nonpositive(_context, vector):
         in_range = builder.fcmp_ordered(">", x, number(lowest))
         inside = builder.select(in_range, x, number(0.0))
         scaled = builder.fsub(builder.fmul(inside, number(1 / math.log(2))), number(0.5))
-        n = builder.fptosi(scaled, integers)  # towards zero, which of a negative number less a half is to the nearest
+        n = builder.fptosi(scaled, integers)  # truncates; a half was subtracted, so this rounds to the nearest
         n = builder.select(builder.icmp_signed("<", n, integer(0)), n, integer(0))
         rounded = builder.sitofp(n, x.type)
         r = builder.fsub(inside, builder.fmul(rounded, number(log2_high), flags=MAY_FUSE), flags=MAY_FUSE)
@@ -216,7 +220,7 @@ def exp_of_nonpositive(_context, vector):
             value = builder.fadd(product, number(1 / math.factorial(power)), flags=MAY_FUSE)
         power_of_2 = builder.bitcast(builder.shl(builder.add(n, integer(bias)), integer(bits)), x.type)
         below = builder.fcmp_ordered("<=", x, number(lowest))
-        # neither above nor below is NaN, which stays
+        # NaN is neither above nor below `lowest`, and stays NaN
         return builder.select(in_range, builder.fmul(value, power_of_2), builder.select(below, number(0.0), x))
 
     return vector(vector), generate
@@ -233,7 +237,7 @@ def _shuffle(builder: Any, a: Any, b: Any, lanes: Sequence[int]) -> Any:
 
 
 def _fold(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    """Lower and upper half combined until one number is left: the same order on every machine."""
+    """Combine lower and upper half until one number is left, in the same order on every machine."""
     lanes = LANES
     while lanes > 1:
         lanes //= 2

@@ -1,4 +1,4 @@
-"""Windows: which children a position reads, which matrix each of them has, and how many parents read a child."""
+"""Tables of the windows: which children a position reads, where their matrices are, how many parents read a child."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from emcaps.routing.numba_kernels.layout import COLUMN, compiled
 
 @compiled
 def child_indices(height, width, child_types, sizes):
-    """(P, S): which child a slot is."""
+    """(P, S): the index of the child in each slot."""
     rows, columns, _, kernel_rows, kernel_columns, down, right, _, _ = sizes
     result = np.empty((rows * columns, kernel_rows * kernel_columns * child_types), np.int64)
     for p in range(rows * columns):
@@ -23,7 +23,7 @@ def child_indices(height, width, child_types, sizes):
 
 @compiled
 def matrix_starts(slots, child_types, shared):
-    """(S,): where, in a column of all matrices, a slot's begins. A class layer has one matrix for all places."""
+    """(S,): where the matrix of each slot begins in a column of all matrices. A class layer's positions share them."""
     result = np.empty(slots, np.int64)
     for s in range(slots):
         result[s] = (s % child_types if shared else s) * COLUMN
@@ -32,7 +32,7 @@ def matrix_starts(slots, child_types, shared):
 
 @compiled
 def shifts(height, width, child_types, slots, shared, like):
-    """(2, 4, S): by how much rows 0 and 1 of a slot's votes are shifted in each column: a class layer's last one."""
+    """(2, 4, S): what is added to rows 0 and 1 of a slot's votes, by column. It is zero but in a class layer's last."""
     result = np.zeros((2, 4, slots), like.dtype)
     if shared:
         for s in range(slots):
@@ -44,7 +44,7 @@ def shifts(height, width, child_types, slots, shared, like):
 
 @compiled
 def even_assignments(height, width, child_types, sizes, like):
-    """1 / the number of parents that read a child (1); 1 where none does."""
+    """1 / the number of parents that read each child (1); 1 where none does."""
     rows, columns, parents, kernel_rows, kernel_columns, down, right, _, _ = sizes
     result = np.empty(height * width * child_types, like.dtype)
     for y in range(height):
@@ -59,7 +59,7 @@ def even_assignments(height, width, child_types, sizes, like):
 
 @compiled
 def window_tables(grid, sizes, like):
-    """Which child each slot is, even assignments, where matrices begin, shifts; grid is H, W, C."""
+    """All four tables: children of slots, even assignments, starts of matrices, shifts. grid is H, W, C."""
     height, width, child_types = grid
     shared = sizes[7]
     children = child_indices(height, width, child_types, sizes)

@@ -1,7 +1,7 @@
 """The sweeps of the backward pass. Dims and packed tensors as in forward.py.
 
-adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
-(2, O, T, NB, OH, OW).
+Further tensors: adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
+(2, O, T, NB, OH, OW). Numbers in brackets are the equations of README.md in this folder.
 """
 
 import triton
@@ -9,20 +9,26 @@ import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
     EPSILON,
-    SIZES,
     add_pose_gradient,
     add_vote_gradient_of_e,
     add_vote_gradient_of_m,
     inverse,
     log_joint,
     per_place,
-    readers,
     scaled,
     share_gradient,
     votes,
     zero_matrix,
 )
-from emcaps.routing.triton_kernels.forward import added, by_slice, locate, merge_slices, next_child
+from emcaps.routing.triton_kernels.forward import added, by_slice, merge_slices
+from emcaps.routing.triton_kernels.indices import (
+    SIZES,
+    locate,
+    next_child,
+    parents_of_program,
+    readers,
+    slots_of_program,
+)
 from emcaps.routing.triton_kernels.memory import load_four, load_matrix, store_four, store_matrix, store_sums_over_lanes
 from emcaps.routing.triton_kernels.records import (
     ADJOINT,
@@ -55,7 +61,7 @@ def store_adjoint(
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """From the gradients of a parent's statistics to its adjoint record and the gradients of its betas, (8) to (10)."""
+    """Compute a parent's adjoint record and the gradients of its betas from those of its statistics, (8) to (10)."""
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
     _, data, _, unit_cost = load_four(record + field(LOG_PEAK, BB), DTYPE)
@@ -103,7 +109,7 @@ def output_adjoint(
     beta_step: tl.int64,
     BB: tl.constexpr,
 ):
-    """The adjoint record of the last iteration from the gradients of the layer's outputs, (B, positions, O, 16)."""
+    """Compute the last iteration's adjoint records from the gradients of the layer's outputs, (B, positions, O, 16)."""
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     parent = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BB)[None, :]
@@ -171,18 +177,14 @@ def child_gradient(
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset; per slot."""
+    """Compute K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset.
+
+    It is stored for each slot.
+    """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     place = (block * H + row) * W + column
@@ -196,7 +198,7 @@ def child_gradient(
     per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
 
     total = tl.zeros((CHILDREN, BB), DTYPE)
-    # What the next parent needs first is loaded while this one is worked on.
+    # Load what the next parent needs first while this one is processed.
     before = before_pointer + first_parent * (RECORD * BB) + fours
     weight = load_matrix(weights, 4, DTYPE)
     old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
@@ -254,21 +256,18 @@ def parent_gradient(
     PARENTS: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """Through the E-step to the statistics of the iteration before (14), and on to its adjoint record.
+    """Compute the adjoint records of the iteration before, through the E-step and its statistics (14).
 
     The rows of the tile are those of m_step.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = tl.cdiv(O, PARENTS)
-    position = program // groups
-    u = position % OW
-    v = position // OW % OH
-    block = (position // OW // OH).to(tl.int64)
+    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
-    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    # Rows beyond the last parent type repeat it and are not stored.
+    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
     slice = rows // PARENTS
     parent = position.to(tl.int64) * O + o
     before = before_pointer + parent * (RECORD * BB) + fours
@@ -289,26 +288,7 @@ def parent_gradient(
     ky = 0
     kx = 0
     first_type = 0
-    row, column, child, slot, matrix = locate(
-        ky,
-        kx,
-        first_type + slice,
-        v,
-        u,
-        block,
-        position,
-        o,
-        H,
-        W,
-        C,
-        O,
-        KH,
-        KW,
-        stride_y,
-        stride_x,
-        shared,
-        by_position,
-    )
+    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
@@ -319,26 +299,7 @@ def parent_gradient(
     later = tl.load(child_gradient_pointer + slot * BB + lane)
     for _ in range(KH * KW * (C // SLICES)):
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(
-            ky,
-            kx,
-            first_type + slice,
-            v,
-            u,
-            block,
-            position,
-            o,
-            H,
-            W,
-            C,
-            O,
-            KH,
-            KW,
-            stride_y,
-            stride_x,
-            shared,
-            by_position,
-        )
+        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
         next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
         next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
@@ -369,7 +330,7 @@ def parent_gradient(
         row_share = scaled(row, per_row)
         column_share = scaled(column, per_column)
 
-    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
     known = o < O
     parent = position.to(tl.int64) * O + tl.minimum(o, O - 1)
     record = before_pointer + parent * (RECORD * BB) + fours
@@ -418,7 +379,10 @@ def add_later_vote_gradients(
     BB: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """dL/dV_ij of the iterations after the first, (12) and (15), added up; mean and pointers are the first's."""
+    """Add dL/dV_ij of all iterations after the first, (12) and (15), to `gradient`.
+
+    `mean`, `record` and the other pointers are those of the first iteration.
+    """
     for t in tl.static_range(1, ITERATIONS):
         before = record + (t - 1) * record_step
         current = adjoint + t * adjoint_step
@@ -486,21 +450,15 @@ def input_gradient(
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), through the parents at one position.
+    """Compute dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), over the parents at one position.
 
-    All per slot: what a child gets in one window, what a matrix gets from one: (slots / C, O, C, 16).
+    All are stored per window: for each slot what its child gets there, for each matrix what it gets there,
+    (slots / C, O, C, 16).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     place = (block * H + row) * W + column

@@ -1,19 +1,16 @@
-"""The arithmetic of one edge, child i to parent j, in registers: the pieces that every sweep is made of.
+"""The arithmetic of one edge, from child i to parent j, in registers. All sweeps are made of these functions.
 
-A 4x4 matrix is a tuple of 16 tensors, element h = 4 row + column, so that every thread holds whole matrices and no sum
-over h ever leaves it. The numbers in brackets are the equations of README.md beside this file.
+A 4x4 matrix is a tuple of 16 tensors, element h = 4 row + column, so that each thread holds whole matrices and computes
+every sum over h by itself. Numbers in brackets are the equations of README.md in this folder.
 
-Votes and log joints are spelled out in multiply-adds: left to itself the compiler may fuse differently from kernel to
-kernel, and beside a log joint of 1e12 the last bit decides whether an assignment is 0 or 1.
+Votes and log joints are written as explicit multiply-adds. Otherwise the compiler may fuse products and sums
+differently in different kernels, and for log joints of 1e12 the last bit decides whether an assignment is 0 or 1.
 """
 
 import triton
 import triton.language as tl
 
-# Arguments that would otherwise have a kernel compiled anew for layers that have a 1 or a multiple of 16 there.
-SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
-
-EPSILON = tl.constexpr(1e-9)  # keeps a parent without data at pose 0 instead of 0 / 0
+EPSILON = tl.constexpr(1e-9)  # gives a parent without data the pose 0, where 0 / 0 would be NaN
 
 
 @triton.jit
@@ -43,9 +40,9 @@ def votes(pose, weight, row, column):
 
 @triton.jit
 def log_joint(vote, mean, precision, log_peak):
-    """log a_j N(V; mu, s2) (7), up to the constant that every parent shares."""
+    """log a_j N(V; mu, s2) (7), without the constant that all parents share."""
     distance = 0.0
-    for i in tl.static_range(4):  # a row at a time: shorter chains of additions, and smaller errors
+    for i in tl.static_range(4):  # row by row, because shorter chains of additions have smaller errors
         difference = vote[4 * i] - mean[4 * i]
         row = difference * difference * precision[4 * i]
         for k in tl.static_range(1, 4):
@@ -71,7 +68,7 @@ def share_gradient(vote, mean, quadratic, linear, constant):
 
 @triton.jit
 def add_vote_gradient_of_m(total, vote, mean, quadratic, linear, share):
-    """dL/dV_ij through the M-step (12), added up."""
+    """total + dL/dV_ij through the M-step (12)."""
     result = ()
     for h in tl.static_range(16):
         result = result + (total[h] + share * (2 * quadratic[h] * (vote[h] - mean[h]) + linear[h]),)
@@ -80,7 +77,7 @@ def add_vote_gradient_of_m(total, vote, mean, quadratic, linear, share):
 
 @triton.jit
 def add_vote_gradient_of_e(total, vote, mean, precision, joint_gradient):
-    """dL/dV_ij through the E-step (15), added up."""
+    """total + dL/dV_ij through the E-step (15)."""
     result = ()
     for h in tl.static_range(16):
         result = result + (total[h] - joint_gradient * precision[h] * (vote[h] - mean[h]),)
@@ -89,7 +86,7 @@ def add_vote_gradient_of_e(total, vote, mean, precision, joint_gradient):
 
 @triton.jit
 def add_pose_gradient(total, vote_gradient, weight):
-    """dL/dM += dL/dV W^T (16)."""
+    """total + dL/dV W^T, which is dL/dM (16)."""
     result = ()
     for i in tl.static_range(4):
         for j in tl.static_range(4):
@@ -102,7 +99,7 @@ def add_pose_gradient(total, vote_gradient, weight):
 
 @triton.jit
 def quotient(x, y):
-    """x / y, correctly rounded: the usual quotient may be off by two units in the last place."""
+    """x / y, correctly rounded. The operator / may be off by two units in the last place."""
     if x.dtype == tl.float32:
         return tl.div_rn(x, y)
     return x / y
@@ -120,26 +117,18 @@ def log_sigmoid(x):
 
 @triton.jit
 def per_place(size, shared, DTYPE: tl.constexpr):
-    """What a row or column counts in a class layer's votes; nothing elsewhere."""
+    """How much one row or column adds to the votes of a class layer; zero in other layers."""
     return shared / tl.full((), size, DTYPE)
 
 
 @triton.jit
 def scaled(place, per_place):
-    """The scaled position of a row or column. Always by this product: sweeps that differ in a bit disagree on votes."""
+    """The scaled position of a row or column. Sweeps must agree on votes to the last bit, so all of them use this."""
     return tl.fma(place.to(per_place.dtype) + 0.5, per_place, 0.0)
 
 
 @triton.jit
 def lowest(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
-    """Below every log joint, but finite: infinity minus infinity is not a number."""
+    """A number below every log joint. It is finite, because infinity minus infinity is NaN."""
     LOWEST: tl.constexpr = -1.7e308 if tl.float64 == DTYPE else -3.4e38
     return tl.full((ROWS, COLUMNS), LOWEST, DTYPE)
-
-
-@triton.jit
-def readers(place, parents, kernel, stride):
-    """First and last parent, along one axis, whose window covers a place; first > last where none does."""
-    first = tl.maximum((place - kernel + stride) // stride, 0)
-    last = tl.minimum(place // stride, parents - 1)
-    return first, last

@@ -1,8 +1,8 @@
 """The sweeps of the forward pass.
 
 Dims: NB blocks of BB images; H, W child grid; C child types, padded; OH, OW parent grid; O parent types; KH, KW kernel.
-The images of a block lie side by side in memory and along the lanes of a warp; the rest of an index is the same for all
-lanes. Packed tensors: pose (NB, H, W, C, 4, BB, 4), activation (NB, H, W, C, BB), weight (K, O, C, 16), records
+The images of a block lie side by side in memory and along the lanes of a warp; all other parts of an index are the same
+for all lanes. Packed tensors: pose (NB, H, W, C, 4, BB, 4), activation (NB, H, W, C, BB), weight (K, O, C, 16), records
 (T, NB, OH, OW, O, RECORD / 4, BB, 4). A slot is a child in the window of one parent position,
 (NB, OH, OW, KH, KW, C); normalisers are (children, 2, BB), or (slots, 2, BB) where only types compete.
 """
@@ -12,7 +12,6 @@ import triton.language as tl
 
 from emcaps.routing.triton_kernels.edge import (
     EPSILON,
-    SIZES,
     inverse,
     log_joint,
     log_sigmoid,
@@ -23,46 +22,24 @@ from emcaps.routing.triton_kernels.edge import (
     votes,
     zero_matrix,
 )
+from emcaps.routing.triton_kernels.indices import SIZES, locate, next_child, parents_of_program, slots_of_program
 from emcaps.routing.triton_kernels.memory import load_matrix, store_four
 from emcaps.routing.triton_kernels.records import LOG_PEAK, MEAN, PRECISION, RECORD, SPREAD, field, load_field
 
 
 @triton.jit
-def next_child(ky, kx, first_type, KH, KW, C, SLICES: tl.constexpr):
-    """The next child types of a window, offset by offset; after the last, some that there are."""
-    first_type += SLICES
-    done = (first_type >= C).to(tl.int32)
-    first_type -= done * C
-    kx += done
-    done = (kx >= KW).to(tl.int32)
-    kx -= done * KW
-    ky += done
-    return tl.minimum(ky, KH - 1), kx, first_type
-
-
-@triton.jit
-def locate(ky, kx, types, v, u, block, position, o, H, W, C, O, KH, KW, stride_y, stride_x, shared, by_position):
-    """Of children in the window at (v, u): row and column, their indices, those of their normalisers and matrices."""
-    row = v * stride_y + ky
-    column = u * stride_x + kx
-    place = (block * H + row) * W + column
-    slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
-    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + types * 16
-    return row, column, place * C + types, slot * C + types, matrix
-
-
-@triton.jit
 def merge_slices(rows, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
-    """Sum what the slices of one parent found."""
+    """The sum over the slices of each parent."""
     return tl.sum(tl.reshape(rows, (SLICES, PARENTS, BB)), 0)
 
 
 @triton.jit
-def from_the_nearer(step, data, total):
-    """Whether a mean that moves by `step` of a difference ends nearer to what it moves to, and its move from there.
+def move_from_nearer_end(step, data, total):
+    """How to move a mean towards a target, by the fraction `step` of their difference, with a small rounding error.
 
-    The mean plus all but all of the difference would be off by a rounding of the difference, and (10) multiplies that
-    by the inverse variance.
+    Returns whether to start from the target (else from the mean), and what fraction of the difference to add to the
+    start. With a `step` of almost 1, mean + step * difference would be off by the rounding error of the whole
+    difference, which (10) multiplies by the inverse variance. From the target, only a small part of it is added.
     """
     nearer = step > 0.5
     return nearer, tl.where(nearer, -data / total, step)
@@ -70,14 +47,14 @@ def from_the_nearer(step, data, total):
 
 @triton.jit
 def merged(n, m0, m1, m2, m3, s0, s1, s2, s3, n_, m0_, m1_, m2_, m3_, s0_, s1_, s2_, s3_):
-    """Two slices' data, means of four elements and squared distances from them, by Chan's rule.
+    """Merge two slices by Chan's rule: their data, and for four elements the means and the sums of squared distances.
 
-    Means that agree stay what they are to the last bit.
+    If both means are equal, the result is equal to them to the last bit.
     """
     total = n + n_
     step = tl.where(total > 0, n_ / total, 0.0)
     pull = n * step
-    nearer, factor = from_the_nearer(step, n, total)
+    nearer, factor = move_from_nearer_end(step, n, total)
     return (
         total,
         tl.fma(factor, m0_ - m0, tl.where(nearer, m0_, m0)),
@@ -98,7 +75,7 @@ def added(a0, a1, a2, a3, b0, b1, b2, b3):
 
 @triton.jit
 def by_slice(values, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constexpr):
-    """Each tensor of the tuple with an axis for the slices."""
+    """Reshape each tensor of a tuple so that slices have an axis of their own."""
     slices = ()
     for i in tl.static_range(len(values)):
         slices = slices + (tl.reshape(values[i], (SLICES, PARENTS, BB)),)
@@ -136,23 +113,19 @@ def m_step(
     PARENTS: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """(2) to (6) for PARENTS parent types at one position, for a block of images.
+    """Compute (2) to (6) for PARENTS parent types at one position, for a block of images.
 
-    A row of the tile is one parent type and one of SLICES shares of the child types; the slices are merged at the end.
-    The activations of the FIRST iteration come already multiplied by the even assignments (1).
+    Each row of the tile is for one parent type and one of SLICES slices of the child types; the slices are merged at
+    the end. In the FIRST iteration the activations are already multiplied by the even assignments (1).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = tl.cdiv(O, PARENTS)
-    position = program // groups
-    u = position % OW
-    v = position // OW % OH
-    block = (position // OW // OH).to(tl.int64)
+    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
     # Rows beyond the last parent type repeat it and are not stored.
-    o = tl.minimum(program % groups * PARENTS + rows % PARENTS, O - 1)
+    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
     slice = rows // PARENTS
 
     if not FIRST:
@@ -169,26 +142,7 @@ def m_step(
     ky = 0
     kx = 0
     first_type = 0
-    row, column, child, slot, matrix = locate(
-        ky,
-        kx,
-        first_type + slice,
-        v,
-        u,
-        block,
-        position,
-        o,
-        H,
-        W,
-        C,
-        O,
-        KH,
-        KW,
-        stride_y,
-        stride_x,
-        shared,
-        by_position,
-    )
+    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
     row_share = scaled(row, per_row)
     column_share = scaled(column, per_column)
     pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
@@ -198,28 +152,9 @@ def m_step(
         largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
         per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
     for _ in range(KH * KW * (C // SLICES)):
-        # The next children are loaded while these are worked on.
+        # Load the next children while these are processed.
         ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(
-            ky,
-            kx,
-            first_type + slice,
-            v,
-            u,
-            block,
-            position,
-            o,
-            H,
-            W,
-            C,
-            O,
-            KH,
-            KW,
-            stride_y,
-            stride_x,
-            shared,
-            by_position,
-        )
+        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
         next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
         next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
         next_activation = tl.load(activation_pointer + child * BB + lane)
@@ -233,11 +168,11 @@ def m_step(
         else:
             joint = log_joint(vote, old_mean, old_precision, old_log_peak)
             share = tl.exp(joint - largest) * per_total * activation
-        # Welford's running mean and squared distance: one pass, and nothing large is ever subtracted.
+        # Welford's running mean and sum of squared distances: one pass, and no large numbers are subtracted.
         new_data = data + share
         step = tl.where(new_data > 0, share / new_data, 0.0)
         pull = data * step
-        nearer, factor = from_the_nearer(step, data, new_data)
+        nearer, factor = move_from_nearer_end(step, data, new_data)
         new_mean = ()
         new_spread = ()
         for h in tl.static_range(16):
@@ -259,12 +194,12 @@ def m_step(
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     variance_floor = tl.full((1, 1), variance_floor, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
-    o = program % groups * PARENTS + tl.arange(0, PARENTS)[:, None]
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
     known = o < O
     beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
     beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
     record = record_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + fours
-    # Images that only fill up a block stay finite even with a floor of zero, so that sums over images need no mask.
+    # Lanes without an image stay finite even with a floor of zero, so that sums over images need no mask.
     valid = block * BB + lane < B
     total = merge_slices(data, SLICES, PARENTS, BB)
     per_data = inverse(total + EPSILON)
@@ -291,7 +226,7 @@ def m_step(
     unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
     logit = routing_lambda * (beta_a - unit_cost * total)
     log_peak = log_sigmoid(logit) - 0.5 * log_variance
-    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # the order of the fields
+    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the order of the fields
 
 
 @triton.jit(
@@ -318,21 +253,15 @@ def normaliser(
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """The denominator of (7) over the parents at one position, for CHILDREN child types at one offset of its window.
+    """Compute the denominator of (7) over the parents at one position, for CHILDREN child types at one kernel offset.
 
-    Per slot: the largest log joint, and the sum of all relative to it; its inverse where only types compete.
+    It is stored for each slot as the largest log joint and the sum of exp(log joint - largest), or the inverse of this
+    sum where only types compete.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
-    kx = slot % KW
-    ky = slot // KW % KH
-    position = slot // KW // KH
-    row = position // OW % OH * stride_y + ky
-    column = position % OW * stride_x + kx
-    block = (position // OW // OH).to(tl.int64)
+    types, slot, ky, kx, position, row, column, block = slots_of_program(
+        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+    )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     child = ((block * H + row) * W + column) * C + types
@@ -344,7 +273,7 @@ def normaliser(
 
     largest = lowest(CHILDREN, BB, DTYPE)
     total = tl.zeros((CHILDREN, BB), DTYPE)
-    # The next parent is loaded while this one is worked on.
+    # Load the next parent while this one is processed.
     weight = load_matrix(weights, 4, DTYPE)
     mean = load_matrix(records + field(MEAN, BB), 4 * BB, DTYPE)
     precision = load_matrix(records + field(PRECISION, BB), 4 * BB, DTYPE)

@@ -1,4 +1,4 @@
-"""Which kernels run, in which order, over which grids."""
+"""Launches the kernels of a forward and of a backward pass, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime import driver
 
-from emcaps.routing.results import routing_lambda
+from emcaps.routing.settings import routing_lambda
 from emcaps.routing.triton_kernels import backward as backward_kernels
 from emcaps.routing.triton_kernels import forward as forward_kernels
 from emcaps.routing.triton_kernels import packing, windows
@@ -23,7 +23,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass; nothing in it grows with the number of votes."""
+    """What the forward pass keeps for the backward pass. None of it grows with the number of votes."""
 
     pose: Tensor
     activation: Tensor
@@ -75,7 +75,7 @@ def forward(
         constants=(layer.lanes,),
         layout=(*strides, flat.data_ptr() % 16, activation.data_ptr() % 16),
     )
-    before, normalisers = kept.records, kept.normalisers  # of the iteration before; the first reads neither
+    before, normalisers = kept.records, kept.normalisers  # those of the iteration before; the first reads neither
     for t in range(iterations):
         record = kept.records[t]
         _launch(
@@ -145,7 +145,7 @@ def backward(
     final_lambda: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of pose, activation, weight and, stacked, of beta_u and beta_a."""
+    """The gradients of pose, activation and weight, and those of beta_u and beta_a stacked."""
     new = kept.records.new_empty
     out_pose = new(layer.images, *layer.child_grid, layer.child_types, 4, 4)
     out_activation = new(out_pose.shape[:-2])
@@ -250,7 +250,7 @@ def backward(
         *layer.sizes,
         constants=(layer.lanes,),
     )
-    # All parent positions share a matrix; in a class layer all child positions do.
+    # A matrix is shared by all parent positions and, in a class layer, by all child positions.
     weight_gradient = new(weight_shape)
     _launch(
         windows.sum_matrices,
@@ -268,7 +268,7 @@ def backward(
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(K, O, C, 16), padded with zeros. Always a copy, which is aligned: an operator may not return its input."""
+    """(K, O, C, 16), padded with zeros. Always an aligned copy, because an operator may not return its input."""
     rows = weight.reshape(layer.kernels, layer.child_types, layer.parent_types, 16)
     if layer.padded_types > layer.child_types:
         rows = F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
@@ -284,10 +284,11 @@ def _launch(
     most_registers: int | None = None,
     layout: tuple[int, ...] = (),
 ) -> None:
-    """Run a kernel whose compiled form depends on nothing but the constants, the types of its tensors and `layout`.
+    """Launch a kernel whose compiled form depends only on the constants, the types of its tensors and `layout`.
 
-    Triton looks that up from every argument at every launch, which takes longer than many of these kernels. So tensors
-    have to start at multiples of 16 bytes, as freshly made ones do, unless the kernel says that it does not matter.
+    Triton finds the compiled form by inspecting every argument at every launch, which takes longer than many of these
+    kernels. Here it is found by those three alone. So tensors have to start at multiples of 16 bytes, as new ones do,
+    unless the kernel's `do_not_specialize_on_alignment` names them.
     """
     if INTERPRETED:
         kernel[grid](*arguments, *constants, num_warps=warps)

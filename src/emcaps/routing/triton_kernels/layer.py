@@ -1,39 +1,27 @@
-"""The sizes of one routed layer, as the kernels see it: tiles, padding, shapes of packed tensors."""
+"""The sizes of one routed layer as the GPU kernels see it: tiles, padding, shapes of packed tensors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 from emcaps.routing.geometry import Pair
+from emcaps.routing.layer_shape import LayerShape
 
 Grid: TypeAlias = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The sizes of one routed layer. A class layer is one window over the whole grid, with shared matrices."""
-
-    images: int
-    child_grid: Pair
-    child_types: int
-    parent_grid: Pair
-    parent_types: int
-    kernel: Pair
-    stride: Pair
-    shared: bool
-    by_position: bool
+class Layer(LayerShape):
+    """The sizes of one routed layer and what follows from them for the kernels. Dims as in forward.py."""
 
     @cached_property
     def lanes(self) -> int:
-        """Images that lie side by side: a warp's worth, or fewer for a small batch.
+        """Images that lie side by side in memory: as many as a warp has threads, or fewer for a small batch.
 
         A class layer has so few parents that blocks of 32 images would leave most of a GPU idle.
         """
-        return min(8 if self.shared else 32, _power_of_2(int(self.images)))  # int: a symbolic batch is fixed here
+        return min(8 if self.shared else 32, _power_of_2(int(self.images)))  # int() fixes a symbolic batch
 
     @cached_property
     def blocks(self) -> int:
@@ -41,10 +29,10 @@ class Layer:
 
     @cached_property
     def parent_tile(self) -> Pair:
-        """Slices and parent types of a program that goes through the children of a position.
+        """Slices of the child types, and parent types, of a program that goes through the children of a position.
 
-        A class layer has few parents with many children, so there many slices share a parent; a small batch leaves
-        lanes of a warp to more slices.
+        A class layer has few parents with many children, so many slices share a parent there. A small batch leaves
+        lanes of a warp free for more slices.
         """
         if self.shared:
             return min(self.padded_types, 16), 1
@@ -52,12 +40,12 @@ class Layer:
 
     @cached_property
     def child_tile(self) -> int:
-        """Child types of a program that goes through the parents of a slot, two to a thread."""
+        """Child types of a program that goes through the parents of a slot. Each thread has two of them."""
         return min(16, self.padded_types, max(8, 256 // self.lanes))
 
     @cached_property
     def gradient_tile(self) -> int:
-        """The same for the gradients of the inputs, which leave a thread registers for one type only."""
+        """Child types of a program of `input_gradient`, where a thread has registers for only one type."""
         return min(16, self.padded_types, max(4, 128 // self.lanes))
 
     @cached_property
@@ -86,12 +74,12 @@ class Layer:
 
     @cached_property
     def four_types(self) -> Grid:
-        """Programs that each take four child types at one position."""
+        """The grid of programs that each take four child types at one position."""
         return self.places, self.padded_types // 4, 1
 
     @cached_property
     def padded_types(self) -> int:
-        """A power of 2, or a multiple of the largest number of slices."""
+        """Child types with padding: a power of 2 of at least 4, or a multiple of 16, the largest number of slices."""
         types = _power_of_2(max(4, self.child_types))
         return types if types <= 16 else -(-self.child_types // 16) * 16
 
@@ -100,22 +88,18 @@ class Layer:
         return 1 if self.shared else math.prod(self.kernel)
 
     @cached_property
-    def positions(self) -> int:
-        return math.prod(self.parent_grid)
-
-    @cached_property
     def parents(self) -> int:
-        """Parents of all blocks of images, as the kernels count them."""
+        """Parents in all blocks. The images of a block count as one."""
         return self.blocks * self.positions * self.parent_types
 
     @cached_property
     def places(self) -> int:
-        """Child positions of all blocks."""
+        """Child positions in all blocks."""
         return self.blocks * math.prod(self.child_grid)
 
     @cached_property
     def slots(self) -> int:
-        """Children in windows, by block."""
+        """Slots in all blocks, padded types included. A slot is a child in the window of one parent position."""
         return self.blocks * self.positions * math.prod(self.kernel) * self.padded_types
 
     @cached_property
@@ -124,15 +108,11 @@ class Layer:
 
     @cached_property
     def normalisers(self) -> int:
-        """One a child or, where only types compete, one a slot."""
+        """How many normalisers there are: one for each child or, where only types compete, one for each slot."""
         return self.slots if self.by_position else self.children
 
-    @cached_property
-    def output_shape(self) -> tuple[int, ...]:
-        return (self.images, *(() if self.shared else self.parent_grid), self.parent_types)
-
     def children_shape(self, *inner: int) -> tuple[int, ...]:
-        """Packed children; `inner` is 16 for poses and nothing for activations."""
+        """The shape of packed children. `inner` is 16 for poses, and is left out for activations."""
         return (self.blocks, *self.child_grid, self.padded_types, *inner, self.lanes)
 
     def parents_shape(self, fields: int) -> tuple[int, ...]:
@@ -140,7 +120,7 @@ class Layer:
 
     @cached_property
     def weight_shape(self) -> tuple[int, ...]:
-        """Packed matrices."""
+        """The shape of packed matrices."""
         return (self.kernels, self.parent_types, self.padded_types, 16)
 
     def normalisers_shape(self, iterations: int) -> tuple[int, ...]:
@@ -148,37 +128,15 @@ class Layer:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The integers that every sweep takes, in the order of edge.SIZES."""
+        """The integers that every sweep takes, in the order of indices.SIZES."""
         grids = *self.child_grid, self.padded_types, *self.parent_grid, self.parent_types, *self.kernel, *self.stride
         return *grids, int(self.shared), int(self.by_position)
 
 
-def layer_of(pose_shape: Sequence[int], weight_shape: Sequence[int], stride: Sequence[int], by_position: bool) -> Layer:
-    images, height, width, child_types = pose_shape[:4]
-    shared = len(weight_shape) == 4
-    kernel = (height, width) if shared else (weight_shape[0], weight_shape[1])
-    grid = ((height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1)
-    return Layer(
-        images,
-        (height, width),
-        child_types,
-        grid,
-        weight_shape[-3],
-        kernel,
-        (stride[0], stride[1]),
-        shared,
-        by_position and not shared,
-    )
-
-
-@lru_cache(maxsize=256)
-def known_layer(
-    pose_shape: tuple[int, ...], weight_shape: tuple[int, ...], stride: tuple[int, ...], by_position: bool
-) -> Layer:
-    """`layer_of`, remembered: a network calls with the same few shapes over and over."""
-    return layer_of(pose_shape, weight_shape, stride, by_position)
+known_layer = lru_cache(maxsize=256)(Layer.of)
+"""`Layer.of`, remembered: a network calls with the same few shapes over and over."""
 
 
 def _power_of_2(number: int) -> int:
-    """The smallest that is not smaller."""
+    """The smallest power of 2 that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()

@@ -1,6 +1,6 @@
-"""Between memory and registers: four numbers at a time, ahead of time, and summed over the lanes of a warp.
+"""Loads and stores of four numbers at a time, prefetching, and sums over the lanes of a warp.
 
-What Triton has no word for is written in PTX; the plain form beside it does the same in the interpreter.
+What Triton cannot express is written in PTX. The plain form next to it does the same in Triton's interpreter.
 """
 
 import os
@@ -10,7 +10,7 @@ import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
-# Four numbers that lie side by side, and the letter of PTX for what they become; bfloat16 gets zeros behind.
+# PTX that loads four numbers which lie side by side; bfloat16 becomes float32 by appending zero bits.
 FOUR_FLOATS = tl.constexpr("ld.global.v4.f32 {$0, $1, $2, $3}, [$4];")
 FOUR_DOUBLES = tl.constexpr("ld.global.v2.f64 {$0, $1}, [$4]; ld.global.v2.f64 {$2, $3}, [$4 + 16];")
 FOUR_BFLOATS = tl.constexpr(
@@ -21,7 +21,7 @@ FOUR_BFLOATS = tl.constexpr(
 
 @triton.jit
 def load_four(pointer, DTYPE: tl.constexpr):
-    """The four numbers at `pointer`, which has to be a multiple of four of them."""
+    """Load the four numbers at `pointer`, which has to be aligned to four numbers."""
     KIND: tl.constexpr = pointer.dtype.element_ty
     FLOATS: tl.constexpr = (tl.float32, tl.float32, tl.float32, tl.float32)
     DOUBLES: tl.constexpr = (tl.float64, tl.float64, tl.float64, tl.float64)
@@ -40,7 +40,7 @@ def load_four(pointer, DTYPE: tl.constexpr):
 
 @triton.jit
 def load_matrix(pointer, STEP: tl.constexpr, DTYPE: tl.constexpr):
-    """16 tensors from memory, whose rows of four are STEP apart."""
+    """Load a matrix whose rows of four numbers are STEP apart."""
     matrix = ()
     for row in tl.static_range(4):
         matrix = matrix + load_four(pointer + row * STEP, DTYPE)
@@ -58,7 +58,7 @@ STORE_DOUBLES = tl.constexpr(
 
 @triton.jit
 def store_four(pointer, four, known):
-    """Four numbers side by side at `pointer`, where `known`."""
+    """Store four numbers side by side at `pointer`, where `known` is true."""
     if INTERPRETED:
         for k in tl.static_range(4):
             tl.store(pointer + k, four[k], mask=known)
@@ -83,17 +83,17 @@ PREFETCH = tl.constexpr(
 
 @triton.jit
 def prefetch(pointer, wanted):
-    """Bring the lines of 128 bytes at `pointer` to the first-level cache, where `wanted`; it takes no registers."""
+    """Prefetch the 128-byte lines at `pointer` into the first-level cache where `wanted` is true; uses no registers."""
     if not INTERPRETED:
         operands = [pointer.to(tl.int64), wanted.to(tl.int32)]
         tl.inline_asm_elementwise(PREFETCH, "=r,l,r", operands, dtype=tl.int32, is_pure=False, pack=1)
 
 
 def _warp_sums() -> str:
-    """PTX: 16 registers in, one out; lane l gets the sum over the warp of register l % 16.
+    """PTX with 16 registers in and one out: lane l gets the sum over the warp of register l % 16.
 
-    In each of four rounds a lane passes half of its numbers to a partner and adds what it gets to the other half: 16
-    exchanges in all, where a sum of its own for each register would take 80.
+    In each of four rounds a lane gives half of its numbers to a partner, and adds the numbers that it gets to the other
+    half. This takes 16 exchanges in all; summing each register by itself would take 80.
     """
     lines = [".reg .pred upper;", ".reg .b32 lane, side, keep, give;", ".reg .b32 n<16>;", "mov.u32 lane, %laneid;"]
     lines += [f"mov.b32 n{h}, ${h + 1};" for h in range(16)]
@@ -116,12 +116,12 @@ WARP_SUMS_REGISTERS = tl.constexpr(",".join(["=f"] + 16 * ["f"]))
 
 @triton.jit
 def store_sums_over_lanes(pointer, matrix, lane, BB: tl.constexpr):
-    """The 16 sums over lanes, side by side at `pointer`."""
+    """Store the 16 sums over lanes side by side at `pointer`."""
     if BB == 32 and matrix[0].dtype == tl.float32 and not INTERPRETED:  # the lanes are a whole warp
         sums = tl.inline_asm_elementwise(WARP_SUMS, WARP_SUMS_REGISTERS, matrix, dtype=tl.float32, is_pure=True, pack=1)
         tl.store(pointer + lane, sums, mask=lane < 16)
     else:
         for h in tl.static_range(16):
-            # Written by the first lane, from where the sum is: a tensor without lanes would have to be laid out anew.
+            # The first lane stores the sum. Triton would have to convert the layout of a tensor without lanes.
             total = tl.broadcast_to(tl.sum(matrix[h], 1, keep_dims=True), matrix[h].shape)
             tl.store(pointer + lane + h, total, mask=lane == 0)

@@ -1,12 +1,15 @@
-"""Between the contract's tensors, image by image, and the kernels' packed ones, where BB images lie side by side."""
+"""Kernels that convert a layer's inputs to packed tensors, where BB images lie side by side, and records to outputs.
+
+Dims as in forward.py.
+"""
 
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import SIZES, readers
+from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers
 from emcaps.routing.triton_kernels.records import LOGIT, MEAN, RECORD, field
 
-UNITS = tl.constexpr(4)  # capsules that one program moves
+UNITS = tl.constexpr(4)  # child types of one program
 
 
 @triton.jit(do_not_specialize=[*SIZES, "B", "I"])
@@ -41,50 +44,47 @@ def pack_children(
     by_position,
     BB: tl.constexpr,
 ):
-    """pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; what fills up BB and C is zero.
+    """Pack pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; images and types of padding get zeros.
 
     The first shares are the activations times the even assignments (1), which depend on the position alone.
     """
-    site = tl.program_id(0)
-    x = site % W
-    y = site // W % H
-    place = site.to(tl.int64)
+    place, row, column, block = child_of_program(H, W)
     first = tl.program_id(1) * UNITS
     lane = tl.arange(0, BB)[None, :]
-    image = (site // W // H).to(tl.int64) * BB + lane
+    image = block * BB + lane
     element = tl.arange(0, 16 * UNITS)[:, None]
     type = first + element // 16
     source = (
         pose_pointer
-        + y.to(tl.int64) * pose_y
-        + x.to(tl.int64) * pose_x
+        + row.to(tl.int64) * pose_y
+        + column.to(tl.int64) * pose_x
         + image * pose_b
         + type.to(tl.int64) * pose_i
         + element % 16 * pose_h
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
-    packed = ((place * C + first) * 16 + element // 4 * 4) * BB + lane * 4 + element % 4
+    packed = ((place.to(tl.int64) * C + first) * 16 + element // 4 * 4) * BB + lane * 4 + element % 4
     tl.store(packed_pose_pointer + packed, value)
 
     type = first + tl.arange(0, UNITS)[:, None]
     source = (
         activation_pointer
-        + y.to(tl.int64) * activation_y
-        + x.to(tl.int64) * activation_x
+        + row.to(tl.int64) * activation_y
+        + column.to(tl.int64) * activation_x
         + image * activation_b
         + type.to(tl.int64) * activation_i
     )
     value = tl.load(source, mask=(type < I) & (image < B), other=0.0)
-    first_v, last_v = readers(y, OH, KH, stride_y)
-    first_u, last_u = readers(x, OW, KW, stride_x)
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
     parents = tl.maximum((last_v - first_v + 1) * (last_u - first_u + 1) * O, 1)
-    tl.store(packed_activation_pointer + (place * C + type) * BB + lane, value)
-    tl.store(first_share_pointer + (place * C + type) * BB + lane, value / parents)
+    tl.store(packed_activation_pointer + (place.to(tl.int64) * C + type) * BB + lane, value)
+    tl.store(first_share_pointer + (place.to(tl.int64) * C + type) * BB + lane, value / parents)
 
 
 @triton.jit(do_not_specialize=["B", "parents"])
 def unpack_parents(record_pointer, pose_pointer, activation_pointer, B, parents, BB: tl.constexpr):
-    """Means and activations of the records to pose (B, parents, 16) and activation (B, parents), contiguous."""
+    """Write means and activations of records to pose (B, parents, 16) and activation (B, parents), contiguous."""
     parent = tl.program_id(0).to(tl.int64)
     image = parent // parents * BB + tl.arange(0, BB)[None, :]
     element = tl.arange(0, 16)[:, None]

@@ -1,6 +1,6 @@
-"""What is kept of a parent: its record from the forward pass and its adjoint record from the backward pass.
+"""What is kept of a parent: its record from the forward pass, and its adjoint record from the backward pass.
 
-Fields lie in fours, (fields / 4, BB, 4), so that a thread loads four of them at once.
+Fields are stored in groups of four, (fields / 4, BB, 4), so that a thread loads four of them at once.
 """
 
 import triton
@@ -19,8 +19,8 @@ LOGIT = tl.constexpr(50)
 UNIT_COST = tl.constexpr(51)  # the cost of one unit of data
 RECORD = tl.constexpr(52)
 
-# Fields of a parent's adjoint record, (ADJOINT / 4, BB, 4): what a unit of r_ij and V_ij change in the loss through
-# this parent's statistics.
+# Fields of a parent's adjoint record, (ADJOINT / 4, BB, 4): the coefficients of D_ij = dL/dr_ij (11), from which the
+# derivative by V_ij follows too.
 QUADRATIC = tl.constexpr(0)  # A_jh
 LINEAR = tl.constexpr(16)  # B_jh
 CONSTANT = tl.constexpr(32)  # c_j
@@ -29,21 +29,21 @@ ADJOINT = tl.constexpr(36)  # padded to whole fours
 
 @triton.jit
 def field(FIELD: tl.constexpr, BB: tl.constexpr):
-    """Where a field of a record lies: four fields side by side for each image of a block."""
+    """The offset of a field in a record, where each image of a block has four fields side by side."""
     return FIELD // 4 * (4 * BB) + FIELD % 4
 
 
 @triton.jit
 def load_field(record, FIELD: tl.constexpr, BB: tl.constexpr, DTYPE: tl.constexpr):
-    """The first of four fields. All four are loaded: by itself one would be loaded in an order that suits no other."""
+    """Load the first of four fields. It loads all four, because one alone would get another layout over threads."""
     first, _, _, _ = load_four(record + field(FIELD, BB), DTYPE)
     return first
 
 
 @triton.jit
 def prefetch_parent(record, adjoint, BB: tl.constexpr):
-    """A parent's record, all but its spreads, and its adjoint record: 128 threads, 72 lines."""
-    if BB == 32:  # a field of 32 images is a line of float32
+    """Prefetch a parent's record without its spreads, and its adjoint record: 72 cache lines, by 128 threads."""
+    if BB == 32:  # then a field in float32 fills a cache line
         line = tl.arange(0, 128)
         in_record = tl.where(line < SPREAD, line, line + LOG_PEAK - SPREAD)
         own = SPREAD + 4

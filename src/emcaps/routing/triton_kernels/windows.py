@@ -1,11 +1,12 @@
-"""What a child or a matrix got in each window, brought together."""
+"""Kernels that combine what children and matrices got in each window. Dims as in forward.py."""
 
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import SIZES, inverse, lowest, readers
+from emcaps.routing.triton_kernels.edge import inverse, lowest
+from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers, slot_of_child
 
-UNITS = tl.constexpr(4)  # child types that one program brings together
+UNITS = tl.constexpr(4)  # child types of one program
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -26,12 +27,12 @@ def gather_normalisers(
     by_position,
     BB: tl.constexpr,
 ):
-    """The denominator of (7) over all parents of a child: the largest log joint, and 1 / the sum relative to it."""
+    """Compute the denominator of (7) over all parents of a child from those of its slots.
+
+    It is stored as the largest log joint and 1 / the sum of exp(log joint - largest).
+    """
     DTYPE: tl.constexpr = child_pointer.dtype.element_ty
-    site = tl.program_id(0)
-    column = site % W
-    row = site // W % H
-    block = (site // W // H).to(tl.int64)
+    place, row, column, block = child_of_program(H, W)
     types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
     lane = tl.arange(0, BB)[None, :]
     first_v, last_v = readers(row, OH, KH, stride_y)
@@ -40,14 +41,14 @@ def gather_normalisers(
     total = tl.zeros((UNITS, BB), DTYPE)
     for v in range(first_v, last_v + 1):
         for u in range(first_u, last_u + 1):
-            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            slot = slot_of_child(row, column, block, v, u, OH, OW, KH, KW, stride_y, stride_x)
             part = slot_pointer + (slot * C + types) * (2 * BB) + lane
             part_largest = tl.load(part)
             new_largest = tl.maximum(largest, part_largest)
             part_total = tl.load(part + BB) * tl.exp(part_largest - new_largest)
             total = total * tl.exp(largest - new_largest) + part_total
             largest = new_largest
-    result = child_pointer + (site.to(tl.int64) * C + types) * (2 * BB) + lane
+    result = child_pointer + (place.to(tl.int64) * C + types) * (2 * BB) + lane
     tl.store(result, largest)
     tl.store(result + BB, inverse(total))
 
@@ -70,12 +71,9 @@ def gather_sums(
     by_position,
     BB: tl.constexpr,
 ):
-    """The sum over a child's slots, BB numbers each."""
+    """Sum over the slots of each child; a slot has BB numbers."""
     DTYPE: tl.constexpr = child_pointer.dtype.element_ty
-    site = tl.program_id(0)
-    column = site % W
-    row = site // W % H
-    block = (site // W // H).to(tl.int64)
+    place, row, column, block = child_of_program(H, W)
     types = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[:, None]
     lane = tl.arange(0, BB)[None, :]
     first_v, last_v = readers(row, OH, KH, stride_y)
@@ -83,9 +81,9 @@ def gather_sums(
     total = tl.zeros((UNITS, BB), DTYPE)
     for v in range(first_v, last_v + 1):
         for u in range(first_u, last_u + 1):
-            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            slot = slot_of_child(row, column, block, v, u, OH, OW, KH, KW, stride_y, stride_x)
             total += tl.load(slot_pointer + (slot * C + types) * BB + lane)
-    tl.store(child_pointer + (site.to(tl.int64) * C + types) * BB + lane, total)
+    tl.store(child_pointer + (place.to(tl.int64) * C + types) * BB + lane, total)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "child_gradient_step", "iterations", "B", "I"])
@@ -113,15 +111,13 @@ def gather_gradients(
     by_position,
     BB: tl.constexpr,
 ):
-    """Gradients of the slots to those of the children: pose (B, H, W, I, 16), activation (B, H, W, I), contiguous.
+    """Sum the gradients of slots to those of children: pose (B, H, W, I, 16), activation (B, H, W, I), contiguous.
 
-    The activations' (13) also get what the later iterations left per child, or per slot where only types compete.
+    To the gradients of activations (13) it adds those of the later iterations, which are stored per child or, where
+    only types compete, per slot.
     """
     DTYPE: tl.constexpr = pose_pointer.dtype.element_ty
-    site = tl.program_id(0)
-    column = site % W
-    row = site // W % H
-    block = (site // W // H).to(tl.int64)
+    place, row, column, block = child_of_program(H, W)
     first = tl.program_id(1) * UNITS
     element = tl.arange(0, 16 * UNITS)[:, None]
     types = first + tl.arange(0, UNITS)[:, None]
@@ -132,7 +128,7 @@ def gather_gradients(
     activation = tl.zeros((UNITS, BB), DTYPE)
     for v in range(first_v, last_v + 1):
         for u in range(first_u, last_u + 1):
-            slot = (((block * OH + v) * OW + u) * KH + row - v * stride_y) * KW + column - u * stride_x
+            slot = slot_of_child(row, column, block, v, u, OH, OW, KH, KW, stride_y, stride_x)
             pose += tl.load(slot_pose_pointer + ((slot * C + first) * 16 + element) * BB + lane)
             activation += tl.load(slot_activation_pointer + (slot * C + types) * BB + lane)
             if by_position:
@@ -142,16 +138,16 @@ def gather_gradients(
     if by_position == 0:
         for t in range(iterations - 1):
             later = child_gradient_pointer + t * child_gradient_step
-            activation += tl.load(later + (site.to(tl.int64) * C + types) * BB + lane)
+            activation += tl.load(later + (place.to(tl.int64) * C + types) * BB + lane)
     image = block * BB + lane
-    place = ((image * H + row) * W + column) * I
-    tl.store(pose_pointer + (place + first) * 16 + element, pose, mask=(first + element // 16 < I) & (image < B))
-    tl.store(activation_pointer + place + types, activation, mask=(types < I) & (image < B))
+    child = ((image * H + row) * W + column) * I
+    tl.store(pose_pointer + (child + first) * 16 + element, pose, mask=(first + element // 16 < I) & (image < B))
+    tl.store(activation_pointer + child + types, activation, mask=(types < I) & (image < B))
 
 
 @triton.jit(do_not_specialize=["windows", "kernels", "I", "O", "C"])
 def sum_matrices(window_pointer, weight_gradient_pointer, windows, kernels, I, O, C, ROWS: tl.constexpr):
-    """The gradient (17) of UNITS matrices, contiguous (K, I, O, 16), from (windows, K, O, C, 16)."""
+    """Sum the gradients (17) of UNITS matrices over windows: (windows, K, O, C, 16) to (K, I, O, 16), contiguous."""
     program = tl.program_id(0)
     first = program % (C // UNITS) * UNITS
     o = program // (C // UNITS) % O

@@ -1,0 +1,87 @@
+"""What the operators of both packages of kernels share: their arguments, when a call may skip them, their gradients.
+
+Each package defines three operators, which autograd, torch.compile and torch.export know. `route` keeps nothing.
+`route_and_keep` also returns what `route_backward` needs, and is the one with a gradient. A plain call skips the
+operators, because PyTorch's wrappers around them take longer than many of the kernels; it does the same work through
+an autograd function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from emcaps.routing.layer_shape import LayerShape
+
+Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""pose, activation, weight, beta_u, beta_a."""
+
+ARGUMENTS = (
+    "(Tensor pose, Tensor activation, Tensor weight, Tensor beta_u, Tensor beta_a, SymInt[] stride, bool by_position, "
+    "int iterations, float final_lambda, float variance_floor, float data_unit)"
+)
+"""The schema of what `route` and `route_and_keep` take: the inputs, then the fields of `KernelSettings`."""
+
+
+class KernelSettings(NamedTuple):
+    """The settings of one routing as kernels take them."""
+
+    stride: list[int]
+    by_position: bool
+    """Whether only the parent types at one position compete for a child."""
+    iterations: int
+    final_lambda: float
+    variance_floor: float
+    data_unit: float
+    """What a parent's data is divided by in its cost: the layer's mean data, or 1."""
+
+
+def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
+    """The inputs and the settings among an operator's arguments."""
+    pose, activation, weight, beta_u, beta_a, *settings = arguments
+    return (pose, activation, weight, beta_u, beta_a), KernelSettings(*settings)
+
+
+def is_plain_call(inputs: Inputs) -> bool:
+    """Whether no compiler, tracer or dispatch mode has to see the operators, and all tensors are ordinary ones."""
+    return (
+        not torch.compiler.is_compiling()
+        and not is_in_torch_dispatch_mode()
+        and all(type(tensor) in (Tensor, Parameter) for tensor in inputs)
+    )
+
+
+def needs_gradients(inputs: Inputs) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+
+def empty_outputs(layer: LayerShape, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for the parents' poses and activations."""
+    return like.new_empty(*layer.output_shape, 4, 4), like.new_empty(layer.output_shape)
+
+
+def gradients_of_outputs(
+    pose_gradient: Tensor | None, activation_gradient: Tensor | None, layer: LayerShape, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both gradients, with zeros for an output that the loss does not depend on."""
+    if pose_gradient is None:
+        pose_gradient = like.new_zeros(*layer.output_shape, 4, 4)
+    if activation_gradient is None:
+        activation_gradient = like.new_zeros(layer.output_shape)
+    return pose_gradient, activation_gradient
+
+
+def gradients_of_arguments(
+    backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
+) -> tuple[Any, ...]:
+    """The gradients of the five inputs, then None for each setting. `ctx` has what the forward pass saved."""
+    # In a backward pass gradients are enabled only if a graph of the gradients is asked for.
+    if torch.is_grad_enabled():
+        raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")
+    *found, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
+    return *found, *betas.unbind(), *[None] * len(KernelSettings._fields)
