@@ -12,7 +12,7 @@ from emcaps.report.markdown import markdown_table
 SCALINGS = {"scaled": "correct-it2", "not scaled": "no-scaling-it2", "not scaled, λ 0.01": "low-lambda-it2"}
 """Columns of the table of logistic inputs, and the variants that they show."""
 TYPES = 16
-"""Of parent, in those variants."""
+"""The number of parent types in those variants."""
 
 
 def accuracies(network: str, results: str) -> str:
@@ -33,7 +33,7 @@ def logistic_inputs(network: str, _results: str) -> str:
             found = dict(zip(QUANTILES, start["logit_quantiles"], strict=True))
             cells.append(f"{_two_digits(found[0.05])} to {_two_digits(found[0.95])}")
         rows.append((layer, f"{mean_data(TYPES, network)[layer]:.2f}", *cells))
-    return markdown_table(("layer", "children to a parent", *SCALINGS), rows)
+    return markdown_table(("layer", "children per parent", *SCALINGS), rows)
 
 
 def _two_digits(value: float) -> str:

@@ -32,14 +32,17 @@ SETTINGS = {
 """Each variant in words."""
 AT_START = ("it1", "it2", "it3", "it3-soft")
 LONGER: dict[str, tuple[str | None, str]] = {
-    "as they are": ("crop", "it3"),
+    "unchanged": ("crop", "it3"),
     "`beta_rate` 10": ("beta-10", "it3-beta-10"),
     "`beta_rate` 30": ("beta-30", "it3-beta-30"),
     "soft, `beta_rate` 10": (None, "it3-soft-beta-10"),
     "soft, `beta_rate` 30": (None, "it3-soft-beta-30"),
     "soft, `class_scale` 4, `beta_rate` 10": (None, "it3-class-4-beta-10"),
     "soft, `class_scale` 4, `beta_rate` 30": (None, "it3-class-4-beta-30"),
-    "spliced images; 2 iterations `beta_rate` 30, 3 soft, 10": ("crop-splice", "it3-crop-splice"),
+    "spliced images; 2 iterations: `beta_rate` 30; 3 iterations: soft, `beta_rate` 10": (
+        "crop-splice",
+        "it3-crop-splice",
+    ),
 }
 """Settings in words, and the variants of choices.py that have them, with 2 and with 3 iterations."""
 IN_FULL = (("best", 1), ("best", 2), ("best", 3), ("faithful", 2), ("faithful", 3))
@@ -103,10 +106,10 @@ def routing_at_end(results: str) -> str:
         "layer",
         "iteration",
         "effective children",
-        "lone parents, %",
+        "parents with one child, %",
         "entropy",
         "variance",
-        "logit, mean and deviation",
+        "logit, mean and standard deviation",
         "gradient by assignments",
     )
     return markdown_table(header, rows, left=(0, 1))
@@ -152,9 +155,9 @@ def inside_small_stereo(_results: str) -> str:
     header = (
         "layer",
         "iteration",
-        "children that a parent hears, in effect",
+        "effective children",
         "parents with one child, %",
-        "entropy of the assignments",
+        "entropy",
         "useful inputs, %",
         "positions",
     )
