@@ -1,4 +1,4 @@
-"""Every relative link of every page leads to a file, and to a heading where it names one."""
+"""Every relative link of every page leads to a file, and to a heading or a line of code where it names one."""
 
 import pytest
 
@@ -17,7 +17,9 @@ def broken_links(page, text):
         if path and not file.exists():
             broken.append(target)
             continue
-        if anchor and anchor not in anchors_of(file.read_text(encoding="utf-8") if path else text):
+        content = file.read_text(encoding="utf-8") if path and anchor else text
+        places = anchors_of(content) if file.suffix != ".py" else {f"L{n + 1}" for n in range(content.count("\n"))}
+        if anchor and anchor not in places:
             broken.append(target)
     return broken
 
@@ -31,10 +33,17 @@ def test_a_broken_link_is_found():
     text = (
         "# A `page`: with words\n"
         "[file](recipe.md) [no file](none.md) [heading](recipe.md#stereo) [no heading](recipe.md#none)\n"
+        "[line](../tests/patterns.py#L1) [no line](../tests/patterns.py#L9999)\n"
         "[here](#a-page-with-words) [not here](#none) [elsewhere](https://example.org/none)\n"
         "```\n[in code](none.md)\n```\n![picture](images/none.png)\n"
     )
-    assert broken_links("docs/page.md", text) == ["none.md", "recipe.md#none", "#none", "images/none.png"]
+    assert broken_links("docs/page.md", text) == [
+        "none.md",
+        "recipe.md#none",
+        "../tests/patterns.py#L9999",
+        "#none",
+        "images/none.png",
+    ]
 
 
 def test_headings_with_the_same_words_are_counted():
