@@ -6,7 +6,6 @@ import io
 import itertools
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -88,8 +87,3 @@ def test_a_short_experiment_trains_measures_and_draws_and_trains_nothing_twice(t
     for left_to_others in ("correct-it3", "types-2"):
         shutil.rmtree(tmp_path / "runs" / left_to_others)
     pitfalls.run_pitfalls(*arguments, figures=tmp_path)
-
-
-def test_the_table_of_implementations_stands_on_the_page():
-    page = Path(__file__).parent.parent.parent / "docs/pitfalls.md"
-    assert pitfalls.markdown_implementations() in page.read_text(encoding="utf-8")

@@ -7,12 +7,19 @@ from functools import partial
 from emcaps.analysis.sharpness import LAYERS, QUANTILES, average
 from emcaps.documents.recorded import PITFALLS, pitfalls_runs
 from emcaps.experiments.pitfalls import markdown_accuracies, markdown_ratios, mean_data
+from emcaps.experiments.published import IMPLEMENTATIONS
 from emcaps.report.markdown import markdown_table
 
 SCALINGS = {"scaled": "correct-it2", "not scaled": "no-scaling-it2", "not scaled, λ 0.01": "low-lambda-it2"}
 """Columns of the table of logistic inputs, and the variants that they show."""
 TYPES = 16
 """The number of parent types in those variants."""
+
+
+def published_implementations(_results: str) -> str:
+    header = ("implementation", "floor", "scaling", "competition", "accuracy, %")
+    rows = [(one.name, one.floor, one.scaling, one.competition, str(one.figure.accuracy)) for one in IMPLEMENTATIONS]
+    return markdown_table(header, rows, left=(0, 1, 2, 3))
 
 
 def accuracies(network: str, results: str) -> str:
@@ -41,6 +48,7 @@ def _two_digits(value: float) -> str:
 
 
 BLOCKS = {
+    "implementations": published_implementations,
     "small": partial(accuracies, "small"),
     "small-types": partial(types_of_parent, "small"),
     "small-logits": partial(logistic_inputs, "small"),

@@ -21,7 +21,6 @@ from rich.table import Table
 from emcaps.analysis.sharpness import LAYERS, average
 from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
-from emcaps.experiments.published import IMPLEMENTATIONS
 from emcaps.experiments.records import Record, finished, read_records, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_VIEW
@@ -48,7 +47,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
 }
 ITERATIONS = (2, 3)
 TYPES = (2, 4, 8, 16, 32)
-"""The types of parent of both convolutional layers, which vary the number of children to a parent."""
+"""The numbers of parent types of both convolutional layers: they vary the number of children per parent."""
 VARIANTS: dict[str, dict[str, Any]] = {
     f"{mistake}-it{count}": changes | {"network.iterations": count}
     for count in ITERATIONS
@@ -153,11 +152,11 @@ def _accuracy(whole: Sequence[Record]) -> str:
 
 
 def ratio_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
-    """The parents that live on one child, in percent, by types of parent, layer and iteration."""
+    """The parents that live on one child, in percent, by number of parent types, layer and iteration."""
     table = plain_table("Parents that live on one child, %, with 4 iterations")
     table.collapse_padding = True
     moments = (*(f"it {number}" for number in (1, 2, 3, 4)), "it 4 at\nstart")
-    for column in ("types", "unseen,\n%", "layer", "children\na parent", *moments):
+    for column in ("types", "unseen,\n%", "layer", "children\nper parent", *moments):
         table.add_column(column, justify="left" if column in ("types", "layer") else "right", no_wrap=True)
     for row in ratio_rows(found, network):
         table.add_row(*row)
@@ -165,7 +164,7 @@ def ratio_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
 
 
 def ratio_rows(found: Mapping[str, Sequence[Record]], network: str) -> list[list[str]]:
-    """Types, accuracy on unseen instances, layer and children to a parent; then the parents with one child, by
+    """Types, accuracy on unseen instances, layer and children per parent; then the parents with one child, by
     iteration after training, and in the last iteration before training."""
     rows = []
     for types in TYPES:
@@ -197,21 +196,14 @@ def markdown_accuracies(found: Mapping[str, Sequence[Record]], link: str) -> str
 
 
 def markdown_ratios(found: Mapping[str, Sequence[Record]], network: str, link: str) -> str:
-    """The table of types of parent for the page, with links to the runs under `link`."""
-    header = ("types of parent", "accuracy, %", "layer", "children to a parent", "iteration 1", "2", "3", "4")
+    """The table of parent types for the page, with links to the runs under `link`."""
+    header = ("parent types", "accuracy, %", "layer", "children per parent", "iteration 1", "2", "3", "4")
     rows = [[markdown_link(types, f"{link}types-{types}"), *cells] for types, *cells in ratio_rows(found, network)]
     return markdown_table((*header, "4, untrained"), rows, left=(2,))
 
 
-def markdown_implementations() -> str:
-    """The table of what published implementations do, for the page."""
-    header = ("implementation", "floor", "scaling", "competition", "accuracy, %")
-    rows = [(one.name, one.floor, one.scaling, one.competition, str(one.figure.accuracy)) for one in IMPLEMENTATIONS]
-    return markdown_table(header, rows, left=(0, 1, 2, 3))
-
-
 def mean_data(types: int, network: str) -> dict[str, float]:
-    """The children to a parent, by layer, in the network with this many types of parent."""
+    """The children per parent, by layer, in the network with this many parent types."""
     config = rows_on("toys", network)[f"types-{types}"]
     rows = summarise(config.network, config.data.image_channels, config.data.crop)
     return {row.layer: row.mean_data for row in rows if row.mean_data is not None}
@@ -264,7 +256,7 @@ def _draw_one_child(figure: Any, found: Mapping[str, Sequence[Record]], network:
             if runs:
                 lines = [[100 * row["lone_parents"] for row in run.routing[-1]["layers"][layer]] for run in runs]
                 means = [statistics.fmean(values) for values in zip(*lines, strict=True)]
-                label = f"{types} types, {mean_data(types, network)[layer]:.2g} children a parent"
+                label = f"{types} types, {mean_data(types, network)[layer]:.2g} children per parent"
                 axes.plot(range(1, len(means) + 1), means, marker="o", label=label)
         axes.set_xticks((1, 2, 3, 4))
         axes.set_xlabel("iteration")
@@ -293,4 +285,4 @@ def _draw_positions(figure: Any, found: Mapping[str, Sequence[Record]]) -> None:
     figure.axes[0].set_ylim(bottom=1)  # after both have their lines, because they share a scale
     if figure.axes[0].lines:
         figure.axes[0].legend()
-    figure.axes[0].set_ylabel("positions that share a child, in effect")
+    figure.axes[0].set_ylabel("effective number of positions of a child")

@@ -180,7 +180,7 @@ IMPLEMENTATIONS = (
     Implementation(
         "www0wwwjs1, mono, 2 iterations",
         "1e-9",
-        "none, with a softmax for the logistic function",
+        "none, with a softmax instead of the logistic function",
         "types",
         FIGURES["www0wwwjs1, mono, 2 iterations"],
         WWW0WWWJS1,
