@@ -25,13 +25,14 @@ class Yield(NamedTuple):
     steps: set[int]
     """The last one, those that routing was measured at, and those by which runs failed."""
     count: int
-    """How many runs there are, or how many tests a record of them lists."""
+    """How many runs there are, or how many tests passed by the record of them."""
 
 
 @cache
 def yield_of(folder):
     if folder.is_file():
-        return Yield([], set(), len(re.findall("^tests/", folder.read_text(encoding="utf-8"), re.M)))
+        counts = re.findall(r"^tests/\S+ +(\d+) passed$", folder.read_text(encoding="utf-8"), re.M)
+        return Yield([], set(), sum(map(int, counts)))
     runs = sorted(path.parent for path in folder.rglob("config.json"))
     seeds: dict[tuple[str, str], list[float]] = {}
     steps = set()

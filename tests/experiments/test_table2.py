@@ -10,7 +10,7 @@ from emcaps.experiments import runner, table2
 from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
-from emcaps.experiments.table2 import PUBLISHED, ROWS, markdown_table, run_table2
+from emcaps.experiments.table2 import PUBLISHED, ROWS, markdown_published, run_table2, task_of
 from experiments.short_rows import ROWS as SHORT_ROWS
 
 
@@ -47,21 +47,24 @@ def test_the_cnn_sees_the_images_of_the_best_capsules_for_as_long():
     )
 
 
-def test_every_published_row_names_rows_that_exist():
-    named = {name for row in PUBLISHED for name in (row.faithful, row.best, row.long) if name}
-    assert named <= set(ROWS)
+def test_every_published_figure_stands_beside_a_row_of_its_view_and_network():
+    for one in PUBLISHED:
+        figure, task = FIGURES[one.figure], task_of(one.row)
+        assert figure.view == task.view
+        if "iterations" not in one.remark:
+            assert figure.iterations in (None, task.iterations)
+        if "network" not in one.remark:
+            assert figure.network == ("CNN" if task.kind == "cnn" else "full" if task.full else figure.network)
 
 
-def test_published_accuracies_are_those_of_the_figures():
-    """In mono the table leaves out that the network is small, and it adds what differs from ours."""
-    found = 0
-    for row in PUBLISHED:
-        for title in (row.who, row.who.replace(", mono", ", small, mono"), row.who.removesuffix(" (ours small)")):
-            if title in FIGURES:
-                assert row.accuracy == pytest.approx(100 - FIGURES[title].error)
-                found += 1
-                break
-    assert found == len(PUBLISHED) - 2, "all but the two rows where our iterations differ from his"
+def test_a_paper_row_is_the_faithful_row_at_the_papers_own_speed():
+    rows = [name for name in ROWS if name.startswith("paper")]
+    assert len(rows) == 4
+    for name in rows:
+        paper, faithful = ROWS[name], ROWS[name.replace("paper", "faithful")]
+        assert (paper.network, paper.data) == (faithful.network, faithful.data)
+        for setting in ("decay_steps", "margin_steps"):
+            assert getattr(paper.train, setting) == table2.SPEED_UP * getattr(faithful.train, setting)
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("long")])
@@ -110,9 +113,14 @@ def test_the_table_has_the_steps_that_all_seeds_needed_or_how_many_got_there():
         assert f"| 53 | {cells} | 98.00" in table2.markdown_rows({"best-mono-it2": both})
 
 
-def test_markdown_table_has_every_published_row_and_links_to_runs():
-    text = markdown_table({"best-mono-it2": records(95.0, 96.0, 97.0)})
-    assert (
-        "| Gritzman, mono, 2 iterations | 95.4 | - | [96.00 ± 1.00](results/table2/best-mono-it2) (n = 3) | - |" in text
-    )
-    assert len(text.splitlines()) == 2 + len(PUBLISHED)
+def test_markdown_published_has_a_line_a_task_with_links_to_runs_and_every_published_figure():
+    found = {row: records(95.0, 96.0, 97.0) for row in ROWS if row.startswith("best")}
+    lines = markdown_published(found, "runs/").splitlines()
+    ours = "[96.00 ± 1.00](runs/best-mono-it2) (n = 3)"
+    assert f"| small, mono, 2 iterations | - | - | {ours} | - | 95.4 Gritzman; 89.5 yl-1993; 91.8 www0wwwjs1 |" in lines
+    assert len(lines) == 2 + len(found)
+    assert sum(line.count(";") + ("- |" not in line[-4:]) for line in lines[2:]) == len(PUBLISHED)
+
+
+def test_markdown_published_leaves_out_tasks_without_a_run():
+    assert len(markdown_published({"best-mono-it2": records(95.0)}).splitlines()) == 3

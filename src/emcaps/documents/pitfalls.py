@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from emcaps.analysis.sharpness import LAYERS, QUANTILES, average
@@ -47,7 +48,7 @@ def _two_digits(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-BLOCKS = {
+BLOCKS: dict[str, Callable[[str], str]] = {
     "implementations": published_implementations,
     "small": partial(accuracies, "small"),
     "small-types": partial(types_of_parent, "small"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from emcaps.documents.recorded import RESULTS, cost_points, table2_records
 from emcaps.experiments.demo import RUNS, demo_config
+from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import mean_and_spread, spread
-from emcaps.experiments.table2 import PUBLISHED
 from emcaps.nn import build_network
 from emcaps.nn.summary import count_parameters
 from emcaps.report.markdown import markdown_link, markdown_table
@@ -19,19 +19,18 @@ HEADLINE = (
         "Hinton, full, stereo, 3 iterations",
         "Hinton, with 3 iterations",
     ),
-    ("small, mono, 2 iterations", "long-mono-it2", "Gritzman, mono, 2 iterations", "Gritzman"),
-    ("small, mono, 3 iterations", "best-mono-it3", "Gritzman, mono, 3 iterations", "Gritzman"),
+    ("small, mono, 2 iterations", "long-mono-it2", "Gritzman, small, mono, 2 iterations", "Gritzman"),
+    ("small, mono, 3 iterations", "best-mono-it3", "Gritzman, small, mono, 3 iterations", "Gritzman"),
     ("Hinton's CNN, stereo, our recipe", "best-cnn-stereo", "Hinton, CNN, stereo", "Hinton"),
 )
-"""Network, row of Table 2, the published row beside it, and how the table names that one."""
+"""Network, row of Table 2, the published figure beside it, and how the table names that one."""
 SEEDS = 5
 """Of each network in results/demo-seeds."""
 
 
 def headline(results: str) -> str:
-    published = {one.who: one.accuracy for one in PUBLISHED}
     rows = []
-    for network, row, who, name in HEADLINE:
+    for network, row, figure, name in HEADLINE:
         records, point = table2_records()[row], cost_points()[row]
         accuracy = markdown_link(mean_and_spread(records), f"{results}/table2/{row}")
         assert point.minutes is not None
@@ -40,7 +39,7 @@ def headline(results: str) -> str:
                 network,
                 f"{point.parameters:,}",
                 f"{accuracy} (n = {len(records)})",
-                f"{published[who]} ({name})",
+                f"{FIGURES[figure].accuracy} ({name})",
                 f"{point.minutes:.1f} min",
             )
         )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 from emcaps.bench.cases import STEP, Case
 from emcaps.bench.implementations import FUSED_GRAPH
 from emcaps.bench.rows import newest
 from emcaps.documents.recorded import bench_rows, table2_records
-from emcaps.experiments.records import Record, mean_and_spread
-from emcaps.experiments.table2 import PUBLISHED, ROWS, Published, markdown_rows
+from emcaps.experiments.records import Record
+from emcaps.experiments.table2 import ROWS, markdown_published, markdown_rows
 from emcaps.report.markdown import markdown_link, markdown_table
 
-RECIPES = ("faithful", "best", "long")
 ALONE = ("best-stereo-it2", 0, 95.4)
 """A row and its seed whose run had the GPU to itself, and the accuracy that it is asked for: Gritzman's."""
 LONG = ("long-stereo-it3", 97.8)
@@ -21,48 +17,8 @@ LONG = ("long-stereo-it3", 97.8)
 BY_SEED = ("long-stereo-it3", "long-mono-it2", "long-full-stereo-it2")
 
 
-class Task(NamedTuple):
-    """What is compared: rows of Table 2 that differ in the recipe alone. They sort as the table shows them."""
-
-    kind: str
-    full: bool
-    view: str
-    iterations: int
-
-    def __str__(self) -> str:
-        if self.kind == "cnn":
-            return f"CNN, {self.view}"
-        size = "full" if self.full else "small"
-        return f"{size}, {self.view}, {self.iterations} iteration{'s' if self.iterations > 1 else ''}"
-
-
 def published(results: str) -> str:
-    """Each task once, with our recipes beside all that others published."""
-    tasks: dict[Task, dict[str, str]] = {}
-    for row, config in ROWS.items():
-        recipe = next((recipe for recipe in RECIPES if row.startswith(recipe)), "faithful")
-        task = Task(config.network.kind, "full" in row, config.data.view, config.network.iterations)
-        tasks.setdefault(task, {})[recipe] = row
-    rows = []
-    for task, by_recipe in sorted(tasks.items()):
-        ours = [_ours(by_recipe.get(recipe, ""), results) for recipe in RECIPES]
-        theirs = [_theirs(one) for one in PUBLISHED if one.best == by_recipe["best"]]
-        rows.append((str(task), *ours, "; ".join(theirs) or "-"))
-    header = ("network", *(f"{recipe}, %" for recipe in RECIPES), "published, %")
-    return markdown_table(header, rows, left=(0, len(header) - 1))
-
-
-def _ours(row: str, results: str) -> str:
-    records = table2_records().get(row)
-    if not records:
-        return "-"
-    return f"{markdown_link(mean_and_spread(records), f'{results}/table2/{row}')} (n = {len(records)})"
-
-
-def _theirs(one: Published) -> str:
-    """The figure, whose it is, and how it differs from our task, if it does."""
-    remark = re.search(r" \(.*\)", one.who)
-    return f"{one.accuracy} {one.who.split(',')[0]}{remark[0] if remark else ''}"
+    return markdown_published(table2_records(), f"{results}/table2/")
 
 
 def rows(results: str) -> str:
