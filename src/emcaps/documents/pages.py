@@ -8,6 +8,7 @@ from pathlib import Path
 
 from emcaps.documents import (
     cost,
+    differences,
     model_card,
     pitfalls,
     readme,
@@ -25,6 +26,7 @@ Blocks = Mapping[str, Callable[[str], str]]
 PAGES: dict[str, Blocks] = {
     "README.md": readme.BLOCKS,
     "docs/cost.md": cost.BLOCKS,
+    "docs/differences.md": differences.BLOCKS,
     "docs/pitfalls.md": pitfalls.BLOCKS,
     "docs/recipe.md": recipe.BLOCKS,
     "docs/smallnorb.md": smallnorb.BLOCKS,

@@ -9,7 +9,7 @@ from emcaps.analysis.sharpness import LAYERS, QUANTILES, average
 from emcaps.documents.recorded import PITFALLS, pitfalls_runs
 from emcaps.experiments.pitfalls import markdown_accuracies, markdown_ratios, mean_data
 from emcaps.experiments.published import IMPLEMENTATIONS
-from emcaps.report.markdown import markdown_table
+from emcaps.report.markdown import markdown_link, markdown_table
 
 SCALINGS = {"scaled": "correct-it2", "not scaled": "no-scaling-it2", "not scaled, λ 0.01": "low-lambda-it2"}
 """Columns of the table of logistic inputs, and the variants that they show."""
@@ -19,7 +19,10 @@ TYPES = 16
 
 def published_implementations(_results: str) -> str:
     header = ("implementation", "floor", "scaling", "competition", "accuracy, %")
-    rows = [(one.name, one.floor, one.scaling, one.competition, str(one.figure.accuracy)) for one in IMPLEMENTATIONS]
+    rows = [
+        (markdown_link(one.name, one.code.link), one.floor, one.scaling, one.competition, str(one.figure.accuracy))
+        for one in IMPLEMENTATIONS
+    ]
     return markdown_table(header, rows, left=(0, 1, 2, 3))
 
 

@@ -39,10 +39,12 @@ class Point(NamedTuple):
     minutes: float | None
     how: str
     """How the error was measured."""
+    source: str
+    """The link to the run of ours, relative to the folder of runs, or to who published it."""
 
 
 PUBLISHED = tuple(
-    Point(figure.title, figure.error, figure.parameters, figure.minutes, figure.how)
+    Point(figure.title, figure.error, figure.parameters, figure.minutes, figure.how, figure.source.link)
     for figure in FIGURES.values()
     if figure.title != "Officium, full, stereo, 3 iterations"  # whose log counts once, by its last step
 )
@@ -63,7 +65,7 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000
             error = 100 - sum(record.accuracy for record in records) / len(records)
             how = f"{mean_and_spread(records)} % right, n = {len(records)}"
-            points[name] = Point(name, error, count_row_parameters(name), minutes, how)
+            points[name] = Point(name, error, count_row_parameters(name), minutes, how, name)
     return points
 
 
@@ -105,17 +107,19 @@ def cost_table(ours: Mapping[str, Point]) -> Table:
 
 
 def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") -> str:
-    """The table of the page: ours with links to their runs, then the published ones."""
+    """The table of the page: ours with links to their runs, then the published ones with links to their sources."""
     rows = []
     for point in (*ours.values(), *PUBLISHED):
-        who = markdown_link(point.who, link + point.who) if point.who in ours else point.who
-        rows.append((who, *_cells(point), point.how))
+        target = link + point.source if point.who in ours else point.source
+        rows.append((markdown_link(point.who, target), *_cells(point), point.how))
     return write_table(("network", "error, %", "parameters", "minutes", "how"), rows, left=(0, 4))
 
 
 def _cells(point: Point) -> list[str]:
     parameters = "-" if point.parameters is None else f"{point.parameters:,}"
-    minutes = "-" if point.minutes is None else f"{point.minutes:,.1f}"
+    minutes = (
+        "-" if point.minutes is None else (f"{point.minutes:,.1f}" if point.minutes < 100 else f"{point.minutes:,.0f}")
+    )
     return [f"{point.error:.1f}", parameters, minutes]
 
 

@@ -118,7 +118,7 @@ def read_runs(runs: Path, network: str = "tiny") -> dict[str, list[Record]]:
 def accuracy_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
     """What each mistake costs and does to routing; all columns but the first are of the runs that did not fail."""
     table = plain_table(f"{network.capitalize()} network, at the end of training, mean and spread over seeds")
-    headers = ("variant", "failed", "unseen,\n%", "lone,\n%", "useful,\n%", "given", "places")
+    headers = ("variant", "failed", "accuracy,\n%", "one\nchild, %", "useful\ninputs, %", "given", "positions")
     table.collapse_padding = True  # to fit into 80 columns
     for column in headers:
         table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)
@@ -156,7 +156,7 @@ def ratio_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
     table = plain_table("Parents that live on one child, %, with 4 iterations")
     table.collapse_padding = True
     moments = (*(f"it {number}" for number in (1, 2, 3, 4)), "it 4 at\nstart")
-    for column in ("types", "unseen,\n%", "layer", "children\nper parent", *moments):
+    for column in ("types", "accuracy,\n%", "layer", "children\nper parent", *moments):
         table.add_column(column, justify="left" if column in ("types", "layer") else "right", no_wrap=True)
     for row in ratio_rows(found, network):
         table.add_row(*row)

@@ -204,7 +204,7 @@ IMPLEMENTATIONS = (
     Implementation(
         "Hinton's released one, full, stereo, 3 iterations",
         "5e-4",
-        "none, with a quarter of λ in the class layer",
+        "none, with λ 0.01, a quarter of it in the class layer",
         "positions, for each pair of types",
         FIGURES["Hinton's released weights, full, stereo"],
         HINTON_CODE,

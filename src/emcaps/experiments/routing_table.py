@@ -45,7 +45,7 @@ def measure_trained(name: str, *, device: str = "auto", data_folder: Path | None
 
 def routing_table(found: Mapping[str, Any], title: str) -> Table:
     table = plain_table(title)
-    for column in ("layer", "it", "effective\nchildren", "lone, %", "entropy", "useful, %", "positions"):
+    for column in ("layer", "it", "effective\nchildren", "one\nchild, %", "entropy", "useful\ninputs, %", "positions"):
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer, iterations in found["layers"].items():
         for number, row in enumerate(iterations, start=1):
@@ -59,8 +59,8 @@ def routing_table(found: Mapping[str, Any], title: str) -> Table:
                 f"{row['positions']:.2f}" if "positions" in row else "-",
             )
     table.caption = (
-        "effective children: (Σ r)² / Σ r² over a parent's children, median over parents; lone: parents with over 90 % "
-        "of their data from one child; entropy: how evenly children are shared, 0 to 1; useful: inputs of the logistic "
+        "effective children: (Σ r)² / Σ r² over a parent's children, median over parents; one child: parents with over 90 % "
+        "of their data from one child; entropy: how evenly children are shared, 0 to 1; useful inputs: those of the logistic "
         "function from -5 to 5; positions: the effective number of positions that share a child"
     )
     table.caption_justify = "left"
