@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 
 import pytest
 import typer
@@ -13,9 +12,11 @@ from emcaps.cli import app
 
 def test_help_answers_at_once():
     def seconds():
-        start = time.perf_counter()
+        """Of the processor, not of the clock, which also counts what else the machine does."""
+        before = os.times()
         assert in_a_process("-m", "emcaps", "--help").returncode == 0
-        return time.perf_counter() - start
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
     assert min(seconds() for _ in range(3)) < 0.5
 

@@ -117,9 +117,9 @@ def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") 
 
 def _cells(point: Point) -> list[str]:
     parameters = "-" if point.parameters is None else f"{point.parameters:,}"
-    minutes = (
-        "-" if point.minutes is None else (f"{point.minutes:,.1f}" if point.minutes < 100 else f"{point.minutes:,.0f}")
-    )
+    minutes = "-"
+    if point.minutes is not None:
+        minutes = f"{point.minutes:,.{1 if point.minutes < 100 else 0}f}"
     return [f"{point.error:.1f}", parameters, minutes]
 
 

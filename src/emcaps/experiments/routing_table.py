@@ -59,9 +59,9 @@ def routing_table(found: Mapping[str, Any], title: str) -> Table:
                 f"{row['positions']:.2f}" if "positions" in row else "-",
             )
     table.caption = (
-        "effective children: (Σ r)² / Σ r² over a parent's children, median over parents; one child: parents with over 90 % "
-        "of their data from one child; entropy: how evenly children are shared, 0 to 1; useful inputs: those of the logistic "
-        "function from -5 to 5; positions: the effective number of positions that share a child"
+        "effective children: (Σ r)² / Σ r² over a parent's children, median over parents; one child: parents with over "
+        "90 % of their data from one child; entropy: how evenly children are shared, 0 to 1; useful inputs: those of "
+        "the logistic function from -5 to 5; positions: the effective number of positions that share a child"
     )
     table.caption_justify = "left"
     return table
