@@ -2,7 +2,7 @@ import pytest
 
 from emcaps.bench.cases import suite
 from emcaps.bench.rows import OUT_OF_MEMORY
-from emcaps.bench.tables import compare, markdown_table, milliseconds, ratio
+from emcaps.bench.tables import compare, markdown_headline, milliseconds, ratio
 
 CASE = suite("headline")[1]
 
@@ -19,7 +19,7 @@ def rows(row_of):
 
 
 def test_markdown_is_the_headline_with_ratios_of_the_quickest_fused_row(rows):
-    lines = markdown_table(rows).splitlines()
+    lines = markdown_headline(rows).splitlines()
     assert lines[2] == (
         "| small, 32x32, batch 64, 2 iterations | forward+backward | 12.0 | 3.00 | 0.750 | 0.500 | 24x | 6.0x |"
     )
@@ -30,24 +30,24 @@ def test_markdown_is_the_headline_with_ratios_of_the_quickest_fused_row(rows):
 
 def test_markdown_is_in_the_order_of_the_headline_whatever_was_timed_first(row_of):
     cases = suite("headline")
-    lines = markdown_table([row_of(case, "fused", 1.0) for case in reversed(cases)]).splitlines()
+    lines = markdown_headline([row_of(case, "fused", 1.0) for case in reversed(cases)]).splitlines()
     assert [line.split(" | ")[:2] for line in lines[2:-2]] == [[f"| {case}", case.what] for case in cases]
 
 
 def test_without_a_headline_every_case_is_shown(rows):
-    assert markdown_table(rows[-1:]).splitlines()[2] == "| tiny, 32x32, batch 1, 2 iterations | forward | 9.00 |"
+    assert markdown_headline(rows[-1:]).splitlines()[2] == "| tiny, 32x32, batch 1, 2 iterations | forward | 9.00 |"
 
 
 def test_what_did_not_run_has_no_ratio(rows, row_of):
     rows += [row_of(CASE, "reference", status=OUT_OF_MEMORY), row_of(CASE, "compiled", status="error: x")]
-    line = markdown_table(rows).splitlines()[2]
+    line = markdown_headline(rows).splitlines()[2]
     assert line.endswith("| out of memory | failed | 0.750 | 0.500 | - | - |")
     assert compare(rows)[0].faster_than("reference") is None
 
 
 def test_no_rows_is_told():
     with pytest.raises(ValueError, match="no rows"):
-        markdown_table([])
+        markdown_headline([])
 
 
 def test_three_digits():

@@ -11,7 +11,7 @@ import pytest
 from emcaps.experiments import processes
 from emcaps.experiments.records import run_folder
 from emcaps.experiments.runner import Training, train_missing
-from emcaps.train.run_folder import is_busy
+from experiments.locks import is_busy
 from experiments.short_rows import ROWS
 
 

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from emcaps.experiments import processes, runner
 from emcaps.experiments.records import read_records, run_folder
 from emcaps.experiments.runner import Training, claim_folder, train_missing
-from emcaps.train.run_folder import TakenRunError, is_busy, only_user
+from emcaps.train.run_folder import BusyRunError, only_user
+from experiments.locks import is_busy
 from experiments.short_rows import ROWS
 
 BOTH = pytest.mark.parametrize("measured", [False, True], ids=["plain", "measured"])
@@ -125,7 +126,7 @@ def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path, data, 
     busy = lock(tmp_path / "runs", "one", 0)
     with only_user(busy):
         assert is_busy(busy)
-        with pytest.raises(TakenRunError), only_user(busy):
+        with pytest.raises(BusyRunError), only_user(busy):
             pass
         train_missing(ROWS, list(ROWS), tmp_path / "runs", how(data, 0), measured=measured)
     assert not is_busy(busy)

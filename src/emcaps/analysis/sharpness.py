@@ -17,7 +17,7 @@ from emcaps.config import DataConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, spread_loss
 from emcaps.routing import RoutingTrace
-from emcaps.routing.settings import routing_lambda
+from emcaps.routing.settings import DEFAULTS, routing_lambda
 from emcaps.routing.windows import Windows
 
 LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
@@ -96,7 +96,9 @@ def layer_statistics(layer: ConvCaps | ClassCaps, trace: RoutingTrace, children:
     rows = []
     for number, step in enumerate(trace):
         share = shares(layer, step.assignment, children)
-        logit = routing_lambda(number, layer.routing.get("final_lambda", 1.0)) * (layer.beta_a - step.cost)
+        logit = routing_lambda(number, layer.routing.get("final_lambda", DEFAULTS.final_lambda)) * (
+            layer.beta_a - step.cost
+        )
         rows.append(
             {
                 "logit_mean": float(logit.mean()),

@@ -12,6 +12,7 @@ from emcaps.bench.agreement import Check
 from emcaps.bench.cases import Case, suite
 from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
+from emcaps.report.markdown import markdown_table
 from emcaps.report.tables import plain_table
 
 SLOW = (PLAIN, REFERENCE, COMPILED)
@@ -82,21 +83,16 @@ def comparison_table(rows: Iterable[Row]) -> Table:
     return table
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
+def markdown_headline(rows: Sequence[Row]) -> str:
     """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions."""
     comparisons = headline(rows) or compare(rows)
     if not comparisons:
         raise ValueError("the table has no rows: run `emcaps bench` first")
     names = _names(comparisons)
-    titles = [*(f"{name}, ms" for name in names), *_ratio_titles(names)]
-    lines = [
-        _markdown_line("network", "what", *titles),
-        "|---|---|" + "--:|" * len(titles),
-        *(_markdown_line(str(found.case), found.case.what, *_cells(found, names)) for found in comparisons),
-        "",
-        *dict.fromkeys(_measured_on(row) for found in comparisons for row in found.rows.values()),
-    ]
-    return "\n".join(lines)
+    header = ("network", "what", *(f"{name}, ms" for name in names), *_ratio_titles(names))
+    lines = [(str(found.case), found.case.what, *_cells(found, names)) for found in comparisons]
+    measured_on = dict.fromkeys(_measured_on(row) for found in comparisons for row in found.rows.values())
+    return "\n".join([markdown_table(header, lines, left=(0, 1)), "", *measured_on])
 
 
 def milliseconds(value: float) -> str:
@@ -132,10 +128,6 @@ def _time(row: Row | None) -> str:
     if row.median_ms is None:
         return OUT_OF_MEMORY if row.status == OUT_OF_MEMORY else "failed"
     return milliseconds(row.median_ms)
-
-
-def _markdown_line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _measured_on(row: Row) -> str:

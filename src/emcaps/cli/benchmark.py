@@ -51,10 +51,10 @@ def bench(
     if plot is not None or table is not None:
         from emcaps.bench.plots import draw_rows
         from emcaps.bench.rows import read_rows
-        from emcaps.bench.tables import markdown_table
+        from emcaps.bench.tables import markdown_headline
 
         if table is not None:
-            print(markdown_table(read_rows(table)))
+            print(markdown_headline(read_rows(table)))
         if plot is not None:
             picture = out or plot.with_suffix(".png")
             draw_rows(read_rows(plot), picture)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, FolderOption, examples, interruption, wide_console
+from emcaps.cli.shared import RESUMES, DeviceOption, FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ JobsOption = Annotated[
 ]
 DataOption = Annotated[str, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")]
 FiguresOption = Annotated[Path | None, typer.Option(help="Draw the figures into this folder.")]
-SAVED = "what is done is saved, and the same command resumes it"
 
 
 def _seeds_option(default: int) -> Any:
@@ -57,6 +56,8 @@ def _training(
     """How to train, if that was asked for: with the seeds that were named, or as many as were counted."""
     from emcaps.experiments.runner import Training
 
+    if not asked and (seed or seeds is not None or jobs > 1):
+        raise ValueError("--seed, --seeds and --jobs say how to train: add --train, or leave them out")
     if seed and seeds is not None:
         raise ValueError(f"--seed names seeds and --seeds {seeds} counts them from 0: give only one of the two")
     chosen = tuple(dict.fromkeys(seed)) if seed else range(default if seeds is None else seeds)
@@ -87,7 +88,7 @@ def table2(
     from emcaps.experiments.table2 import ROWS, run_table2
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)
-    with interruption(SAVED):
+    with interruption(RESUMES):
         run_table2(runs, wide_console(), rows or list(ROWS), train=how, figure=figure)
 
 
@@ -109,7 +110,7 @@ def iterations(
     from emcaps.experiments.iterations import run_iterations
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)
-    with interruption(SAVED):
+    with interruption(RESUMES):
         run_iterations(runs, wide_console(), data, train=how, figures=figures)
 
 
@@ -138,7 +139,7 @@ def pitfalls(
     from emcaps.experiments.pitfalls import run_pitfalls
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)
-    with interruption(SAVED):
+    with interruption(RESUMES):
         run_pitfalls(runs, wide_console(), data, network, train=how, figures=figures)
 
 
@@ -186,5 +187,5 @@ def choices(
     from emcaps.experiments.choices import run_choices
 
     how = _training(train, seed, seeds, 1, jobs, device, folder)
-    with interruption(SAVED):
+    with interruption(RESUMES):
         run_choices(runs, wide_console(), train=how)

@@ -130,7 +130,7 @@ def _read_config_file(path: Path) -> RunConfig:
     """The settings in a JSON file, or in a run folder's; what the file leaves out has its default."""
     if path.is_dir():
         path = path / CONFIG_FILE
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no file {path}: --config takes the {CONFIG_FILE} of a run, or part of one")
     try:
         settings = json.loads(path.read_bytes())

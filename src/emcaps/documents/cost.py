@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from emcaps.documents.recorded import cost_points
-from emcaps.experiments.cost import markdown_table
+from emcaps.experiments.cost import markdown_cost
 
 
 def cost(results: str) -> str:
-    return markdown_table(cost_points(), f"{results}/table2/")
+    return markdown_cost(cost_points(), f"{results}/table2/")
 
 
 BLOCKS = {"cost": cost}

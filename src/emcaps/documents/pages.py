@@ -9,6 +9,7 @@ from pathlib import Path
 from emcaps.documents import (
     cost,
     differences,
+    guide,
     model_card,
     pitfalls,
     readme,
@@ -19,7 +20,7 @@ from emcaps.documents import (
     three_iterations,
 )
 from emcaps.documents.markers import fill_blocks
-from emcaps.files import atomic_write
+from emcaps.files import write_text
 
 Blocks = Mapping[str, Callable[[str], str]]
 """Functions that give a block's lines for a page from which results/ is reached by this relative path."""
@@ -27,6 +28,7 @@ PAGES: dict[str, Blocks] = {
     "README.md": readme.BLOCKS,
     "docs/cost.md": cost.BLOCKS,
     "docs/differences.md": differences.BLOCKS,
+    "docs/guide.md": guide.BLOCKS,
     "docs/pitfalls.md": pitfalls.BLOCKS,
     "docs/recipe.md": recipe.BLOCKS,
     "docs/smallnorb.md": smallnorb.BLOCKS,
@@ -35,7 +37,6 @@ PAGES: dict[str, Blocks] = {
     "results/README.md": results_index.BLOCKS,
     "src/emcaps/weights/README.md": model_card.BLOCKS,
 }
-ANYWHERE: Blocks = {"demo": readme.demo}
 
 
 def find_pages(root: Path) -> list[str]:
@@ -47,7 +48,7 @@ def find_pages(root: Path) -> list[str]:
 def remake_page(page: str, text: str) -> str:
     """The page's text with all of its blocks made from the recorded runs."""
     results = "../" * page.count("/") + "results"
-    blocks = {**ANYWHERE, **PAGES.get(page, {})}
+    blocks = PAGES.get(page, {})
     return fill_blocks(page, text, {name: partial(make, results) for name, make in blocks.items()})
 
 
@@ -60,6 +61,5 @@ def remake_pages(root: Path, *, write: bool) -> list[str]:
         if after != before:
             changed.append(page)
             if write:
-                with atomic_write(root / page) as temporary:
-                    temporary.write_text(after, encoding="utf-8")
+                write_text(root / page, after)
     return changed

@@ -9,7 +9,7 @@ from emcaps.analysis.sharpness import LAYERS, QUANTILES, average
 from emcaps.documents.recorded import PITFALLS, pitfalls_runs
 from emcaps.experiments.pitfalls import markdown_accuracies, markdown_ratios, mean_data
 from emcaps.experiments.published import IMPLEMENTATIONS
-from emcaps.report.markdown import markdown_link, markdown_table
+from emcaps.report.markdown import markdown_link, markdown_table, two_digits
 
 SCALINGS = {"scaled": "correct-it2", "not scaled": "no-scaling-it2", "not scaled, λ 0.01": "low-lambda-it2"}
 """Columns of the table of logistic inputs, and the variants that they show."""
@@ -42,13 +42,9 @@ def logistic_inputs(network: str, _results: str) -> str:
         for variant in SCALINGS.values():
             start = average([run.routing[0]["layers"][layer][-1] for run in pitfalls_runs(network)[variant]])
             found = dict(zip(QUANTILES, start["logit_quantiles"], strict=True))
-            cells.append(f"{_two_digits(found[0.05])} to {_two_digits(found[0.95])}")
+            cells.append(f"{two_digits(found[0.05])} to {two_digits(found[0.95])}")
         rows.append((layer, f"{mean_data(TYPES, network)[layer]:.2f}", *cells))
     return markdown_table(("layer", "children per parent", *SCALINGS), rows)
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 BLOCKS: dict[str, Callable[[str], str]] = {

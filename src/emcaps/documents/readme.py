@@ -1,15 +1,17 @@
-"""The README's first table: five networks in a line each, and what the demo finds."""
+"""The README: five networks in a line each, and how the demo ends."""
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from emcaps.documents.recorded import RESULTS, cost_points, table2_records
-from emcaps.experiments.demo import RUNS, demo_config
+from emcaps.experiments.demo import RUNS, Outcome, comparison_table
 from emcaps.experiments.published import FIGURES
-from emcaps.experiments.records import mean_and_spread, spread
-from emcaps.nn import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.experiments.records import mean_and_spread
 from emcaps.report.markdown import markdown_link, markdown_table
-from emcaps.train.run_folder import EVALUATION, read_evaluation
+from emcaps.train.run_folder import EVALUATION, read_config, read_evaluation, read_metrics
 
 HEADLINE = (
     ("small, stereo, 3 iterations", "long-stereo-it3", "Hinton, small, stereo, 3 iterations", "Hinton"),
@@ -24,8 +26,6 @@ HEADLINE = (
     ("Hinton's CNN, stereo, our recipe", "best-cnn-stereo", "Hinton, CNN, stereo", "Hinton"),
 )
 """Network, row of Table 2, the published figure beside it, and how the table names that one."""
-SEEDS = 5
-"""Of each network in results/demo-seeds."""
 
 
 def headline(results: str) -> str:
@@ -46,23 +46,18 @@ def headline(results: str) -> str:
     return markdown_table(("network", "parameters", "accuracy, %", "published, %", "time on one H200"), rows)
 
 
-def demo(results: str) -> str:
-    """The recorded run of the demo, and the same with five seeds on a GPU."""
-    rows = []
-    for name, network in RUNS.items():
-        config = demo_config(name)
-        parameters = count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
-        accuracy, _ = read_evaluation(RESULTS / "demo" / name / EVALUATION)
-        seeds = [100 * read_evaluation(RESULTS / f"demo-seeds/{name}-{seed}" / EVALUATION)[0] for seed in range(SEEDS)]
-        rows.append(
-            (
-                network,
-                f"{parameters:,}",
-                markdown_link(f"{100 * accuracy:.1f}", f"{results}/demo/{name}"),
-                markdown_link(spread(seeds, 1), f"{results}/demo-seeds"),
-            )
-        )
-    return markdown_table(("network", "parameters", "accuracy of the demo, %", f"{SEEDS} seeds, %"), rows)
+def demo_output(_results: str) -> str:
+    """How `make demo` ends, by its recorded run."""
+    outcomes = {}
+    for name in RUNS:
+        run = RESULTS / "demo" / name
+        seconds = max(row["seconds"] for row in read_metrics(run) if "seconds" in row)
+        outcomes[name] = Outcome(read_config(run), seconds, read_evaluation(run / EVALUATION)[0])
+    screen = Console(width=80, file=io.StringIO())
+    screen.print(comparison_table(outcomes))
+    assert isinstance(screen.file, io.StringIO)
+    lines = [line.rstrip() for line in screen.file.getvalue().rstrip().splitlines()]
+    return "\n".join(["```", *lines, "```"])
 
 
-BLOCKS = {"headline": headline, "demo": demo}
+BLOCKS = {"headline": headline, "demo-output": demo_output}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from emcaps.documents.recorded import choices_records
-from emcaps.experiments.choices import VARIANTS, markdown_table
+from emcaps.experiments.choices import VARIANTS, markdown_choices
 
 
 def choices_table(view: str, results: str) -> str:
-    return markdown_table(choices_records(), view, f"{results}/choices/")
+    return markdown_choices(choices_records(), view, f"{results}/choices/")
 
 
 BLOCKS = {f"choices-{view}": partial(choices_table, view) for view in VARIANTS}

@@ -35,13 +35,14 @@ def choices_records() -> dict[str, list[Record]]:
 
 @cache
 def pitfalls_runs(network: str) -> dict[str, list[Record]]:
-    return pitfalls.read_runs(RESULTS / PITFALLS[network], network)
+    rows = pitfalls.rows_on("smallnorb", network)
+    return finished(rows, list(rows), RESULTS / PITFALLS[network], measured=True)
 
 
 @cache
 def iterations_runs() -> dict[str, list[Record]]:
-    runs = RESULTS / "three-iterations"
-    return {variant: iterations.read_runs(runs, variant) for variant in iterations.VARIANTS}
+    rows = iterations.rows_on("smallnorb")
+    return finished(rows, list(rows), RESULTS / "three-iterations", measured=True)
 
 
 @cache

@@ -14,12 +14,9 @@ FOLDERS = {
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
     "gpu-tests": ("the tests that need or use a GPU", "`pytest`"),
-    "pitfalls": (
-        "the three mistakes, tiny network, toys ([page](../docs/pitfalls.md))",
-        "`emcaps experiment pitfalls`",
-    ),
+    "pitfalls": ("mistakes of the tiny network, toys ([page](../docs/pitfalls.md))", "`emcaps experiment pitfalls`"),
     "pitfalls-small": (
-        "the three mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",
+        "mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",
         "`emcaps experiment pitfalls`",
     ),
     "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),

@@ -12,8 +12,7 @@ from emcaps.bench.implementations import (
     REFERENCE,
 )
 from emcaps.bench.rows import Row, newest
-from emcaps.bench.tables import markdown_table as bench_table
-from emcaps.bench.tables import milliseconds, ratio
+from emcaps.bench.tables import markdown_headline, milliseconds, ratio
 from emcaps.config import preset
 from emcaps.documents.recorded import bench_rows
 from emcaps.report.markdown import markdown_table
@@ -23,7 +22,7 @@ SIZE = 32
 
 
 def gpu(_results: str) -> str:
-    return bench_table(bench_rows("h200"))
+    return markdown_headline(bench_rows("h200"))
 
 
 def gpu_throughput(_results: str) -> str:

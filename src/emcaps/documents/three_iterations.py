@@ -4,14 +4,14 @@ comes of it in longer runs of the small network."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 
 from emcaps.analysis.sharpness import LAYERS, average
 from emcaps.documents.recorded import choices_records, inside_network, iterations_runs, table2_records
 from emcaps.experiments.choices import FOLDS, row_name
 from emcaps.experiments.iterations import ROUTED
 from emcaps.experiments.records import mean_and_spread, spread
-from emcaps.report.markdown import markdown_link, markdown_table
+from emcaps.experiments.routing_table import routing_cells, sharpness_cells
+from emcaps.report.markdown import markdown_link, markdown_table, two_digits
 
 SETTINGS = {
     "it1": "1 iteration",
@@ -49,6 +49,8 @@ IN_FULL = (("best", 1), ("best", 2), ("best", 3), ("faithful", 2), ("faithful", 
 """Recipes and iterations of Table 2."""
 NOT_RUN = "not run"
 
+ROUTING_COLUMNS = ("layer", "iteration", "effective children", "parents with one child, %", "entropy")
+
 
 def variants(results: str) -> str:
     """Accuracies, and the gradient over training, as means and spreads over seeds."""
@@ -61,15 +63,8 @@ def variants(results: str) -> str:
             spread([run.gradient_cosine for run in runs], 2),
         )
         rows.append((_variant(variant, results), SETTINGS[variant], *columns))
-    header = (
-        "variant",
-        "iterations and settings",
-        "training accuracy, %",
-        "held-out accuracy, %",
-        "gradient norm",
-        "gradient cosine",
-    )
-    return markdown_table(header, rows, left=(0, 1))
+    found = ("training accuracy, %", "held-out accuracy, %", "gradient norm", "gradient cosine")
+    return markdown_table(("variant", "iterations and settings", *found), rows, left=(0, 1))
 
 
 def gradient_at_start(results: str) -> str:
@@ -93,26 +88,14 @@ def routing_at_end(results: str) -> str:
                         _variant(variant, results),
                         layer,
                         str(number),
-                        f"{found['effective_children']:.1f}",
-                        f"{100 * found['lone_parents']:.1f}",
-                        f"{found['entropy']:.2f}",
-                        _two_digits(found["variance"]),
+                        *sharpness_cells(found),
+                        two_digits(found["variance"]),
                         f"{found['logit_mean']:.1f}, {found['logit_deviation']:.1f}",
-                        _two_digits(found["assignment_gradient"]),
+                        two_digits(found["assignment_gradient"]),
                     )
                 )
-    header = (
-        "variant",
-        "layer",
-        "iteration",
-        "effective children",
-        "parents with one child, %",
-        "entropy",
-        "variance",
-        "logit, mean and standard deviation",
-        "gradient by assignments",
-    )
-    return markdown_table(header, rows, left=(0, 1))
+    more = ("variance", "logit, mean and standard deviation", "gradient by assignments")
+    return markdown_table(("variant", *ROUTING_COLUMNS, *more), rows, left=(0, 1))
 
 
 def folds(results: str) -> str:
@@ -151,35 +134,12 @@ def inside_small_stereo(_results: str) -> str:
     """What three iterations do in the network that comes with the package."""
     rows = []
     for layer, found in inside_network("small-stereo")["layers"].items():
-        rows += [(layer, str(number), *_inside(row)) for number, row in enumerate(found, start=1)]
-    header = (
-        "layer",
-        "iteration",
-        "effective children",
-        "parents with one child, %",
-        "entropy",
-        "useful inputs, %",
-        "positions",
-    )
-    return markdown_table(header, rows)
-
-
-def _inside(row: dict[str, float]) -> Sequence[str]:
-    return (
-        f"{row['effective_children']:.1f}",
-        f"{100 * row['lone_parents']:.1f}",
-        f"{row['entropy']:.2f}",
-        f"{100 * row['logit_useful']:.0f}",
-        f"{row['positions']:.2f}" if "positions" in row else "-",
-    )
+        rows += [(layer, str(number), *routing_cells(row)) for number, row in enumerate(found, start=1)]
+    return markdown_table((*ROUTING_COLUMNS, "useful inputs, %", "positions"), rows)
 
 
 def _variant(variant: str, results: str) -> str:
     return markdown_link(variant, f"{results}/three-iterations/{variant}")
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
 
 
 BLOCKS = {

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from emcaps.config import RunConfig, preset
-from emcaps.experiments.records import Record, finished
+from emcaps.experiments.records import Record, finished, runs_link
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST_BY_ITERATIONS, SOFT
-from emcaps.report.markdown import markdown_link
-from emcaps.report.markdown import markdown_table as write_table
+from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
 STEPS = 9000
@@ -117,7 +116,7 @@ def run_choices(runs: Path, console: Console, *, train: Training | None = None) 
     found = finished(ROWS, list(ROWS), runs)
     for view in VARIANTS:
         console.print(variant_table(found, view))
-    print(*(markdown_table(found, view) for view in VARIANTS), sep="\n\n")
+    print(*(markdown_choices(found, view, runs_link(runs)) for view in VARIANTS), sep="\n\n")
 
 
 def variant_table(found: Mapping[str, Sequence[Record]], view: str) -> Table:
@@ -130,7 +129,7 @@ def variant_table(found: Mapping[str, Sequence[Record]], view: str) -> Table:
     return table
 
 
-def markdown_table(found: Mapping[str, Sequence[Record]], view: str, link: str = "../results/choices/") -> str:
+def markdown_choices(found: Mapping[str, Sequence[Record]], view: str, link: str) -> str:
     """The table of a view for the page, with links to the runs."""
     folds = FOLDS[view]
     rows = []
@@ -140,7 +139,7 @@ def markdown_table(found: Mapping[str, Sequence[Record]], view: str, link: str =
             for fold, value in zip(folds, accuracies, strict=True)
         ]
         rows.append([variant, *cells, _mean(accuracies)])
-    return write_table([view, *(f"fold {fold}, %" for fold in folds), "mean, %"], rows)
+    return markdown_table([view, *(f"fold {fold}, %" for fold in folds), "mean, %"], rows)
 
 
 def _accuracies(found: Mapping[str, Sequence[Record]], view: str) -> dict[str, list[float | None]]:

@@ -17,14 +17,13 @@ from rich.table import Table
 from emcaps.bench.cases import BACKWARD, STEP
 from emcaps.bench.implementations import FUSED_GRAPH
 from emcaps.bench.rows import Row, read_rows
-from emcaps.config import RunConfig, preset
+from emcaps.config import RunConfig
 from emcaps.experiments.published import FIGURES
-from emcaps.experiments.records import Record, finished, mean_and_spread
-from emcaps.experiments.table2 import ROWS, count_row_parameters
+from emcaps.experiments.records import Record, finished, mean_and_spread, runs_link
+from emcaps.experiments.table2 import ROWS, count_row_parameters, is_full
 from emcaps.files import atomic_write
 from emcaps.report.figures import new_figure
-from emcaps.report.markdown import markdown_link
-from emcaps.report.markdown import markdown_table as write_table
+from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 from emcaps.train.run_folder import read_metrics
 
@@ -39,8 +38,8 @@ class Point(NamedTuple):
     minutes: float | None
     how: str
     """How the error was measured."""
-    source: str
-    """The link to the run of ours, relative to the folder of runs, or to who published it."""
+    link: str = ""
+    """To the source of a published figure."""
 
 
 PUBLISHED = tuple(
@@ -65,7 +64,7 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000
             error = 100 - sum(record.accuracy for record in records) / len(records)
             how = f"{mean_and_spread(records)} % right, n = {len(records)}"
-            points[name] = Point(name, error, count_row_parameters(name), minutes, how, name)
+            points[name] = Point(name, error, count_row_parameters(name), minutes, how)
     return points
 
 
@@ -76,7 +75,7 @@ def _best_speed(record: Record) -> float:
 
 def _timed(config: RunConfig, speeds: Sequence[Row]) -> float | None:
     """The milliseconds of a step, None if it was not timed. One channel costs nearly the same as two."""
-    size = "full" if config.network.primary_types == preset("full").network.primary_types else "small"
+    size = "full" if is_full(config) else "small"
     wanted = (size, config.network.conv1_types, config.network.iterations, config.data.crop, config.train.batch_size)
     timed = {
         row.what: row.median_ms
@@ -91,7 +90,7 @@ def run_cost(runs: Path, speeds: Path, console: Console, figure: Path | None) ->
     """Show and draw what the runs in `runs` and the rows of `emcaps bench` in `speeds` say."""
     ours = our_points(finished(ROWS, list(ROWS), runs), read_rows(speeds))
     console.print(cost_table(ours))
-    print(markdown_table(ours))
+    print(markdown_cost(ours, runs_link(runs)))
     if figure is not None:
         draw_cost(list(ours.values()), figure)
         console.print(f"error against cost: {figure}", markup=False)
@@ -106,13 +105,12 @@ def cost_table(ours: Mapping[str, Point]) -> Table:
     return table
 
 
-def markdown_table(ours: Mapping[str, Point], link: str = "../results/table2/") -> str:
+def markdown_cost(ours: Mapping[str, Point], link: str) -> str:
     """The table of the page: ours with links to their runs, then the published ones with links to their sources."""
     rows = []
     for point in (*ours.values(), *PUBLISHED):
-        target = link + point.source if point.who in ours else point.source
-        rows.append((markdown_link(point.who, target), *_cells(point), point.how))
-    return write_table(("network", "error, %", "parameters", "minutes", "how"), rows, left=(0, 4))
+        rows.append((markdown_link(point.who, point.link or link + point.who), *_cells(point), point.how))
+    return markdown_table(("network", "error, %", "parameters", "minutes", "how"), rows, left=(0, 4))
 
 
 def _cells(point: Point) -> list[str]:

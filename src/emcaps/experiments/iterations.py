@@ -15,10 +15,10 @@ from rich.table import Table
 
 from emcaps.analysis.sharpness import BATCH, LAYERS, average
 from emcaps.config import RunConfig, preset
-from emcaps.experiments.records import Record, finished, read_records, spread
+from emcaps.experiments.records import Record, finished, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.files import atomic_write
-from emcaps.report.figures import new_figure
+from emcaps.report.figures import check_matplotlib, new_figure
 from emcaps.report.tables import plain_table
 
 STEPS = 500
@@ -70,6 +70,8 @@ def run_iterations(
     """Show a table of the runs in `runs` and draw into `figures`, after training and measuring what is missing if
     `train` says how."""
     rows = rows_on(dataset)
+    if figures is not None:
+        check_matplotlib()
     if train is not None:
         train_missing(rows, list(rows), runs, train, measured=True)
     found = finished(rows, list(rows), runs, measured=True)
@@ -77,11 +79,6 @@ def run_iterations(
     if figures is not None:
         for path in draw_figures(found, figures):
             console.print(f"figure: {path}", markup=False)
-
-
-def read_runs(runs: Path, variant: str) -> list[Record]:
-    """Every finished run of a variant, by seed."""
-    return read_records(rows_on("smallnorb"), variant, runs, measured=True)
 
 
 def _table(found: dict[str, list[Record]]) -> Table:

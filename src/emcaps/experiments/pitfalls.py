@@ -21,13 +21,13 @@ from rich.table import Table
 from emcaps.analysis.sharpness import LAYERS, average
 from emcaps.config import RunConfig, preset
 from emcaps.experiments import iterations
-from emcaps.experiments.records import Record, finished, read_records, spread
+from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_VIEW
 from emcaps.files import atomic_write
 from emcaps.names import check_name
 from emcaps.nn.summary import summarise
-from emcaps.report.figures import new_figure
+from emcaps.report.figures import check_matplotlib, new_figure
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
@@ -97,28 +97,24 @@ def run_pitfalls(
     """Show tables of the runs in `runs` and draw into `figures`, after training and measuring what is missing if
     `train` says how."""
     rows = rows_on(dataset, network)
+    if figures is not None:
+        check_matplotlib()
     if train is not None:
         train_missing(rows, list(rows), runs, train, measured=True)
     found = finished(rows, list(rows), runs, measured=True)
     console.print(accuracy_table(found, network))
     console.print(ratio_table(found, network))
-    link = f"{'' if runs.is_absolute() else '../'}{runs.as_posix()}/"  # for a page in docs/
+    link = runs_link(runs)
     print(markdown_accuracies(found, link), markdown_ratios(found, network, link), sep="\n\n")
     if figures is not None:
         for path in draw_figures(found, figures, network):
             console.print(f"figure: {path}", markup=False)
 
 
-def read_runs(runs: Path, network: str = "tiny") -> dict[str, list[Record]]:
-    """Every finished run, by variant and seed."""
-    rows = rows_on("smallnorb", network)
-    return {name: read_records(rows, name, runs, measured=True) for name in rows}
-
-
 def accuracy_table(found: Mapping[str, Sequence[Record]], network: str) -> Table:
     """What each mistake costs and does to routing; all columns but the first are of the runs that did not fail."""
     table = plain_table(f"{network.capitalize()} network, at the end of training, mean and spread over seeds")
-    headers = ("variant", "failed", "accuracy,\n%", "one\nchild, %", "useful\ninputs, %", "given", "positions")
+    headers = ("variant", "failed", "accuracy,\n%", "one\nchild,\n%", "useful\ninputs,\n%", "given", "posi-\ntions")
     table.collapse_padding = True  # to fit into 80 columns
     for column in headers:
         table.add_column(column, justify="left" if column == "variant" else "right", no_wrap=True)

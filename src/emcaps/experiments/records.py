@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
+from emcaps.files import read_json
 from emcaps.names import check_name, first_of
 from emcaps.train.run_folder import EVALUATION, METRICS, read_config, read_evaluation, read_metrics
 
@@ -113,16 +114,21 @@ def finished(rows: Rows, names: Sequence[str], runs: Path, *, measured: bool = F
     """The records of the named rows; an error if there are none at all."""
     if not runs.is_dir():
         raise ValueError(
-            f"there is no folder {runs}: name the folder of runs with --runs, or train runs with --train (cost reads "
-            "those of table2); recorded runs come with a checkout of emcaps"
+            f"there is no folder {runs}: name the folder of runs with --runs; recorded runs come with a checkout of "
+            "emcaps, and `emcaps experiment` trains new ones with --train"
         )
     found = {name: read_records(rows, name, runs, measured=measured) for name in names}
     if not any(found.values()):
         raise ValueError(
-            f"there are no finished runs of {first_of(names)} in {runs}: name another folder with --runs, train runs "
-            "with --train (cost reads those of table2), or wait for those that are being trained"
+            f"there are no finished runs of {first_of(names)} in {runs}: name another folder with --runs, train them "
+            "with --train, or wait for those that are being trained"
         )
     return found
+
+
+def runs_link(runs: Path) -> str:
+    """What links to runs start with on a page in docs/: the folder, as seen from there."""
+    return f"{'' if runs.is_absolute() else '../'}{runs.as_posix()}/"
 
 
 def mean_and_spread(records: Sequence[Record]) -> str:
@@ -155,7 +161,9 @@ def _read_record(folder: Path, config: RunConfig) -> Record:
     seconds = {row["step"]: row["seconds"] for row in metrics if "seconds" in row}
     training = [(row["step"], 100 * row["accuracy"]) for row in metrics if "accuracy" in row]
     if (folder / FAILURE).exists():
-        failed_by = json.loads((folder / FAILURE).read_bytes())["step"]
+        failed_by = read_json(folder / FAILURE).get("step")
+        if not isinstance(failed_by, int):
+            raise ValueError(f"{folder / FAILURE} is damaged (it holds no step): restore it from another copy")
         return Record(
             folder,
             config.train.seed,

@@ -49,15 +49,7 @@ def routing_table(found: Mapping[str, Any], title: str) -> Table:
         table.add_column(column, justify="left" if column == "layer" else "right")
     for layer, iterations in found["layers"].items():
         for number, row in enumerate(iterations, start=1):
-            table.add_row(
-                layer if number == 1 else "",
-                str(number),
-                f"{row['effective_children']:.1f}",
-                f"{100 * row['lone_parents']:.1f}",
-                f"{row['entropy']:.2f}",
-                f"{100 * row['logit_useful']:.0f}",
-                f"{row['positions']:.2f}" if "positions" in row else "-",
-            )
+            table.add_row(layer if number == 1 else "", str(number), *routing_cells(row))
     table.caption = (
         "effective children: (Σ r)² / Σ r² over a parent's children, median over parents; one child: parents with over "
         "90 % of their data from one child; entropy: how evenly children are shared, 0 to 1; useful inputs: those of "
@@ -65,3 +57,14 @@ def routing_table(found: Mapping[str, Any], title: str) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def routing_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """All columns of one layer and iteration."""
+    positions = f"{row['positions']:.2f}" if "positions" in row else "-"
+    return (*sharpness_cells(row), f"{100 * row['logit_useful']:.0f}", positions)
+
+
+def sharpness_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Effective children, parents with one child and entropy."""
+    return f"{row['effective_children']:.1f}", f"{100 * row['lone_parents']:.1f}", f"{row['entropy']:.2f}"

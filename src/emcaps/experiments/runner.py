@@ -23,7 +23,7 @@ from emcaps.report.progress import counting_bar
 from emcaps.train import load_network, train
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import evaluate_split, write_evaluations
-from emcaps.train.run_folder import CONFIG, WEIGHTS, TakenRunError, only_user
+from emcaps.train.run_folder import CONFIG, WEIGHTS, BusyRunError, only_user
 
 
 class Training(NamedTuple):
@@ -74,7 +74,7 @@ def _train_free_runs(plan: _Plan, how: Training, number: int, bar: Bar) -> None:
     for name, seed in [*plan.each[start:], *plan.each[:start]]:
         if plan.is_finished(name, seed):
             continue
-        with suppress(TakenRunError), only_user(claim_folder(plan.runs, name, seed)):
+        with suppress(BusyRunError), only_user(claim_folder(plan.runs, name, seed)):
             if plan.is_finished(name, seed):  # by a process that was at work on it until now
                 continue
             done = sum(plan.is_finished(*one) for one in plan.each)

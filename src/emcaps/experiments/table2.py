@@ -26,16 +26,19 @@ from rich.table import Table
 
 from emcaps.config import RunConfig, preset
 from emcaps.experiments.published import FIGURES
-from emcaps.experiments.records import Record, finished, mean_and_spread, spread
+from emcaps.experiments.records import Record, finished, mean_and_spread, runs_link, spread
 from emcaps.experiments.runner import Training, evaluate_many_crops, train_missing
+from emcaps.report.figures import check_matplotlib
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
 FAITHFUL_STEPS = 12_000
 SPEED_UP = 10
 TRAINING_IMAGES = {"mono": 48_600, "stereo": 24_300}
-GOALS = (95.4, 97.8)
-"""The tables show how many steps reach these accuracies, in percent: Gritzman's and Hinton's of the small network."""
+GOALS = tuple(
+    FIGURES[title].accuracy for title in ("Gritzman, small, mono, 2 iterations", "Hinton, small, stereo, 3 iterations")
+)
+"""The tables show how many steps reach these accuracies, in percent."""
 SMOOTHING = 0.25
 """The smoothing of the paper's Figure 6."""
 COMMON: dict[str, Any] = {
@@ -190,12 +193,17 @@ class Task(NamedTuple):
         return f"{size}, {self.view}, {self.iterations} iteration{'s' if self.iterations > 1 else ''}"
 
 
+def is_full(config: RunConfig) -> bool:
+    """Whether a config is of the full network, not of the small one."""
+    return config.network.primary_types == preset("full").network.primary_types
+
+
 def task_of(row: str) -> Task:
     config = ROWS[row]
-    return Task(config.network.kind, "full" in row, config.data.view, config.network.iterations)
+    return Task(config.network.kind, is_full(config), config.data.view, config.network.iterations)
 
 
-def markdown_published(found: Mapping[str, Sequence[Record]], link: str = "results/table2/") -> str:
+def markdown_published(found: Mapping[str, Sequence[Record]], link: str) -> str:
     """Each task once: our recipes, with links to their runs, beside all that others published."""
     tasks: dict[Task, dict[str, str]] = {}
     for row in ROWS:
@@ -216,12 +224,13 @@ def markdown_published(found: Mapping[str, Sequence[Record]], link: str = "resul
 
 
 def _theirs(one: Published) -> str:
-    """Such as "98.2 Hinton (with 3 iterations)"."""
-    name = one.figure.partition(",")[0]
-    return f"{FIGURES[one.figure].accuracy} {name}{f' ({one.remark})' if one.remark else ''}"
+    """Such as "98.2 Hinton (with 3 iterations)", with a link to the source."""
+    figure = FIGURES[one.figure]
+    name = markdown_link(figure.who, figure.source.link)
+    return f"{figure.accuracy} {name}{f' ({one.remark})' if one.remark else ''}"
 
 
-def markdown_rows(found: Mapping[str, Sequence[Record]], link: str = "results/table2/") -> str:
+def markdown_rows(found: Mapping[str, Sequence[Record]], link: str) -> str:
     """Our rows with their cost in steps: runs may share a device, so their times say little (see cost.py)."""
     goals = [f"steps to {goal} %" for goal in GOALS]
     header = ["row", "parameters", "steps", "passes", *goals, "test accuracy, %", "13 crops, %"]
@@ -247,12 +256,15 @@ def run_table2(
     runs: Path, console: Console, names: Sequence[str], *, train: Training | None = None, figure: Path | None = None
 ) -> None:
     """Show the tables of the runs in `runs`, after training those that are missing if `train` says how."""
+    if figure is not None:
+        check_matplotlib()
     if train is not None:
         train_missing(ROWS, names, runs, train)
         evaluate_many_crops(ROWS, names, runs, train)
     found = finished(ROWS, names, runs)
     console.print(_row_table(found))
-    print(markdown_published(found), markdown_rows(found), sep="\n\n")
+    link = runs_link(runs)
+    print(markdown_published(found, link), markdown_rows(found, link), sep="\n\n")
     if figure is not None:
         draw_figure6(found, figure)
         console.print(f"test accuracy over training: {figure}", markup=False)

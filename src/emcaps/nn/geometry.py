@@ -31,10 +31,10 @@ class RoutedLayer(NamedTuple):
     """A capsule layer as it is for images of one size."""
 
     name: str
-    child_grid: Pair
     child_types: int
-    parent_grid: Pair
     parent_types: int
+    child_grid: Pair
+    parent_grid: Pair
     kernel: Pair
     stride: Pair
 
@@ -67,7 +67,7 @@ def routed_layers(config: NetworkConfig, image_size: int | Pair) -> tuple[Routed
     for name, child_types, parent_types, kernel, stride in capsule_layers(config):
         window = kernel or children
         parents = parent_grid(children, window, stride)
-        layers.append(RoutedLayer(name, children, child_types, parents, parent_types, window, stride))
+        layers.append(RoutedLayer(name, child_types, parent_types, children, parents, window, stride))
         children = parents
     return tuple(layers)
 

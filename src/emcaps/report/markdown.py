@@ -19,5 +19,10 @@ def markdown_link(text: str, target: str) -> str:
     return f"[{text}]({target})"
 
 
+def two_digits(value: float) -> str:
+    """Such as 0.15, 7.4 or 715: two significant digits, but whole numbers in full."""
+    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

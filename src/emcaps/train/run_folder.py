@@ -37,7 +37,11 @@ HAS_LOCKS = fcntl is not None
 
 
 class TakenRunError(ValueError):
-    """The folder already holds a run, or another process is at work on it."""
+    """There is a run in the folder already."""
+
+
+class BusyRunError(TakenRunError):
+    """Another process is at work on the run."""
 
 
 @contextmanager
@@ -49,27 +53,15 @@ def only_user(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise TakenRunError(f"another process is at work on {folder}: wait for it, or stop it") from None
+                raise BusyRunError(f"another process is at work on {folder}: wait for it, or stop it") from None
         yield
-
-
-def is_busy(folder: Path) -> bool:
-    """Whether a process is at work on the run. The answer may be out of date a moment later."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with only_user(folder):
-            return False
-    except TakenRunError:
-        return True
 
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
     """Write down what a new run is; refuse a folder that holds one. `data` holds the fingerprint of each part."""
     if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
         raise TakenRunError(
-            f"{folder} holds a run already: go on with it by --resume {shlex.quote(str(folder))}, or name another "
-            "folder"
+            f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
         )
     write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
