@@ -73,4 +73,4 @@ def test_the_table_of_choices_shows_what_was_run():
     assert re.search(r"crop +90.0 +91.0 +90.5", text)
     assert re.search(r"beta-10 +80.0 +- +- ", text), "no mean over some of the folds"
     assert "beta-30" not in text
-    assert "| it1 | [70.0](../results/choices/mono-it1-fold0) | - | - | - |" in choices.markdown_table(found, "mono")
+    assert "| it1 | [70.0](runs/mono-it1-fold0) | - | - | - |" in choices.markdown_choices(found, "mono", "runs/")

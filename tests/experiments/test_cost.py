@@ -67,7 +67,7 @@ def test_the_cnn_is_as_quick_as_the_quickest_stretch_that_was_logged(tmp_path):
 def test_a_step_that_was_not_timed_and_a_row_without_runs_are_left_open():
     ours = cost.our_points({"best-stereo-it2": records(94.0, 95.0), "best-mono-it2": []}, [])
     assert list(ours) == ["best-stereo-it2"]
-    assert "| [best-stereo-it2](../results/table2/best-stereo-it2) | 5.5 | 68,754 | - |" in cost.markdown_table(ours)
+    assert "| [best-stereo-it2](runs/best-stereo-it2) | 5.5 | 68,754 | - |" in cost.markdown_cost(ours, "runs/")
 
 
 def test_every_published_figure_is_a_point_and_each_run_counts_once():

@@ -98,8 +98,10 @@ def test_a_short_table_trains_shows_and_draws_and_trains_nothing_twice(tmp_path,
 def test_many_crops_are_shown_if_every_seed_has_them():
     one, other = records(95.0, 96.0)
     both = {"best-mono-it2": [one._replace(many_crops=96.0), other._replace(many_crops=98.0)]}
-    assert table2.markdown_rows(both).endswith("| 95.50 ± 0.71 | 97.00 ± 1.41 |")
-    assert table2.markdown_rows({"best-mono-it2": [both["best-mono-it2"][0], other]}).endswith("| 95.50 ± 0.71 | - |")
+    assert table2.markdown_rows(both, "runs/").endswith("| 95.50 ± 0.71 | 97.00 ± 1.41 |")
+    assert table2.markdown_rows({"best-mono-it2": [both["best-mono-it2"][0], other]}, "runs/").endswith(
+        "| 95.50 ± 0.71 | - |"
+    )
 
 
 def records(*accuracies):
@@ -110,7 +112,7 @@ def test_the_table_has_the_steps_that_all_seeds_needed_or_how_many_got_there():
     quick, slow = (Record(None, seed, 98.0, 9.0, ((1000 * (seed + 1), 96.0, 3.0),)) for seed in (0, 1))
     best = slow._replace(curve=(*slow.curve, (3000, 98.0, 9.0)))
     for both, cells in (([quick, slow], "2,000 | -"), ([quick, best], "2,000 | 1 of 2")):
-        assert f"| 53 | {cells} | 98.00" in table2.markdown_rows({"best-mono-it2": both})
+        assert f"| 53 | {cells} | 98.00" in table2.markdown_rows({"best-mono-it2": both}, "runs/")
 
 
 def test_markdown_published_has_a_line_a_task_with_links_to_runs_and_every_published_figure():
@@ -123,4 +125,4 @@ def test_markdown_published_has_a_line_a_task_with_links_to_runs_and_every_publi
 
 
 def test_markdown_published_leaves_out_tasks_without_a_run():
-    assert len(markdown_published({"best-mono-it2": records(95.0)}).splitlines()) == 3
+    assert len(markdown_published({"best-mono-it2": records(95.0)}, "runs/").splitlines()) == 3
