@@ -2,13 +2,14 @@ import logging
 
 import pytest
 import torch
+from runs import numbers, weights
 
+from emcaps.data.tensors import to_tensors
 from emcaps.train import train
 from emcaps.train.run_folder import read_metrics
 from emcaps.train.start import start_network
 from emcaps.train.watch import make_watch
-from runs import numbers, weights
-from test_start import images_for
+from patterns import pattern_examples
 
 LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
 
@@ -41,8 +42,7 @@ def test_a_watched_run_resumes_to_the_same_rows(config, data_folder, tmp_path):
 @pytest.fixture
 def started(config):
     config = config.override({"network.betas": "half_active", "data.crop": 28})
-    images = images_for(config)
-    labels = torch.arange(len(images)) % config.network.classes
+    images, labels = to_tensors(pattern_examples((4, 6), views=3, seed=1), config.data.view, "cpu")
     network = start_network(config, images)
     return network, make_watch(network, images, labels, config)
 
