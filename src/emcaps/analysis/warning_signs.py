@@ -81,7 +81,7 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
             verdict, remedy = "numbers are infinite or NaN", FINITE
         if not verdict and lone > MOST:
             verdict, remedy = f"{100 * lone:.0f} % of the parents live on one child", SOFTER
-        if not verdict and entropy < HARD:
+        if not verdict and entropy < HARD and not isinstance(layer, ClassCaps):  # a class may own all of its children
             verdict, remedy = "every child has one parent only", SOFTER
         found.append(LayerSigns(name, _share(logit.abs() > USEFUL), lone, entropy, verdict, remedy))
         children = last.activation

@@ -7,6 +7,7 @@ the same bits with it and without, and a captured step is left alone.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from emcaps.train.step import loss_of
 logger = logging.getLogger("emcaps")
 
 IMAGES = 16
-"""How many images a look is taken on: a trace of the full network keeps some 100 MB for each."""
+"""How many images a look is taken on; few, since a trace computes every vote in memory."""
 
 
 def make_watch(
@@ -52,7 +53,8 @@ def make_watch(
         row: dict[str, Any] = {"step": step}
         signs = warning_signs(network, crops)
         for one in signs:
-            row |= {f"{one.layer}_{name}": getattr(one, name) for name in ("saturated", "lone_parents", "entropy")}
+            figures = {"saturated": one.saturated, "lone_parents": one.lone_parents, "entropy": one.entropy}
+            row |= {f"{one.layer}_{name}": value for name, value in figures.items() if math.isfinite(value)}
         loss, row["commonest_answer"] = answers()
         classes = signs[-1]
         if not warned and classes.verdict:
