@@ -123,3 +123,26 @@ def test_recorded_runs_are_read(path):
     assert train.margin_schedule == recorded.get("margin", "sigmoid")
     assert train.learning_rate_schedule == recorded.get("decay", "exponential")
     assert (train.steps, train.seed) == (recorded["steps"], recorded["seed"])
+
+
+RECORDED = sorted((Path(__file__).parent.parent / "results").rglob("config.json"))
+
+
+def test_saved_configs_without_the_setting_input_mean_networks_that_read_images_as_given():
+    assert NetworkConfig().input == "standardised"
+    assert RunConfig().network.input == RunConfig.from_dict({"network": {"classes": 10}}).network.input == "as_given"
+    assert RECORDED
+    for path in RECORDED:
+        config = RunConfig.from_json(path.read_text())
+        assert config.network.input == json.loads(path.read_text())["network"].get("input", "as_given"), path
+        assert RunConfig.from_json(config.to_json()) == config, path
+
+
+def test_the_setting_input_is_saved_and_can_be_chosen_for_a_run():
+    chosen = preset("small").override({"network.input": "standardised"})
+    assert RunConfig.from_json(chosen.to_json()).network.input == "standardised"
+
+
+def test_a_cnn_cannot_be_watched():
+    with pytest.raises(ValueError, match=r"train\.watch looks at routing.*must be 0, not 5"):
+        preset("cnn").override({"train.watch": 5})

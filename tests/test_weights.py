@@ -33,6 +33,7 @@ def test_the_names_are_those_that_are_documented():
 def test_a_network_classifies_images(name):
     network = emcaps.load(name)
     assert not network.training
+    assert network.config.input == "as_given"  # it was trained on images that had been prepared
     assert count_parameters(network) < MOST_PARAMETERS[name.split("-")[0]]
     assert find_weights(name).stat().st_size < 2e6
     output = network(torch.randn(2, network.image_channels, 32, 32))

@@ -16,6 +16,7 @@ from emcaps.names import check_name, unknown_name
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
 Competition = Literal["all", "types"]
+NetworkInput = Literal["standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
 Dataset = Literal["toys", "smallnorb"]
@@ -42,7 +43,12 @@ OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "tra
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, 5 classes."""
+    """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, 5 classes.
+
+    Built directly, as in NetworkConfig(classes=10), it describes a network for your own loop, which takes raw images.
+    The network of a run reads images "as_given" instead, because a run prepares them by data.standardise: so do the
+    presets, RunConfig() and every saved config that does not name the setting `input`.
+    """
 
     kind: NetworkKind = "capsules"
     """"capsules" for the matrix capsule network, "cnn" for the baseline of Hinton et al."""
@@ -75,6 +81,9 @@ class NetworkConfig:
     which starts at this value. Beside the variance floor this sets how soft the E-step is."""
     class_scale: float = 0.0
     """Where that gain starts for the class layer; 0 means at pose_scale, as for the other layers."""
+    input: NetworkInput = "standardised"
+    """"standardised" brings each image to mean 0 and standard deviation 1 inside the network, so that it may be uint8
+    or have any scale and offset; "as_given" leaves that to the caller."""
     impl: RoutingImplementation = "auto"
     """Which implementation of the routing runs."""
 
@@ -171,6 +180,8 @@ class TrainConfig:
     """Steps between checkpoints; one is also written at the end and when the run is interrupted."""
     eval_every: int = 0
     """Steps between evaluations while training; 0 evaluates at the end only."""
+    watch: int = 0
+    """Steps between looks at the routing (train/watch.py), whose figures go into metrics.jsonl; 0 takes none."""
     graph: Graph = "auto"
     """"on" replays the step as a CUDA graph, with the same numbers; "auto" does so where it can; "off" does not."""
     autocast: Autocast = "off"
@@ -180,7 +191,7 @@ class TrainConfig:
         _check_choices(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
         _check_numbers(self, "train", "at least 1", *counts)
-        _check_numbers(self, "train", "zero or more", "seed", "eval_every", "warmup_steps")
+        _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
         _check_numbers(self, "train", "zero or more, and finite", "weight_decay")
         _check_numbers(self, "train", "a share, 0 to 1", "mixup")
@@ -190,10 +201,12 @@ class TrainConfig:
 class RunConfig:
     """One training run, complete: the same RunConfig on the same machine gives the same numbers.
 
+    Its images are standardised by data.standardise, so by default its network reads them as given.
+
     What depends on the images, such as the largest crop, is checked when they are loaded (train/checks.py).
     """
 
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(input="as_given"))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -202,6 +215,11 @@ class RunConfig:
             raise ValueError(
                 f"the cnn network gives logits, so train.loss must be 'cross_entropy', not {self.train.loss!r}"
             )
+        _require(
+            self.network.kind == "capsules" or self.train.watch == 0,
+            self.train.watch,
+            "train.watch looks at routing, which the cnn network has not: it must be 0",
+        )
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
@@ -302,12 +320,13 @@ def _types() -> dict[str, Any]:
     }
 
 
-PRESETS: dict[str, RunConfig] = {
-    "tiny": RunConfig(NetworkConfig(conv_channels=32, primary_types=4, conv1_types=8, conv2_types=8)),
-    "small": RunConfig(NetworkConfig(conv_channels=64, primary_types=8, conv1_types=16, conv2_types=16)),
-    "full": RunConfig(NetworkConfig(conv_channels=32, primary_types=32, conv1_types=32, conv2_types=32)),
-    "cnn": RunConfig(NetworkConfig(kind="cnn"), train=TrainConfig(loss="cross_entropy", learning_rate=1e-3)),
+_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {"network": {"conv_channels": 32, "primary_types": 4, "conv1_types": 8, "conv2_types": 8}},
+    "small": {"network": {"conv_channels": 64, "primary_types": 8, "conv1_types": 16, "conv2_types": 16}},
+    "full": {"network": {"conv_channels": 32, "primary_types": 32, "conv1_types": 32, "conv2_types": 32}},
+    "cnn": {"network": {"kind": "cnn"}, "train": {"loss": "cross_entropy", "learning_rate": 1e-3}},
 }
+PRESETS = {name: RunConfig.from_dict(sections) for name, sections in _PRESETS.items()}
 
 
 def preset(name: str) -> RunConfig:

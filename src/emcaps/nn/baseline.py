@@ -5,27 +5,36 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from emcaps.nn.images import standardised
+
 
 class BaselineCNN(nn.Module):
-    """Two 5x5 convolutions (32 and 64 channels) with 2x2 max-pooling, 1024 hidden units with dropout, class logits."""
+    """Two 5x5 convolutions (32 and 64 channels) with 2x2 max-pooling, 1024 hidden units with dropout, class logits.
 
-    def __init__(self, image_channels: int = 2, image_size: int = 32, classes: int = 5) -> None:
+    With `raw_images` it standardises its images itself, as a capsule network does with network.input "standardised".
+    """
+
+    def __init__(
+        self, image_channels: int = 2, image_size: int = 32, classes: int = 5, *, raw_images: bool = False
+    ) -> None:
         super().__init__()
         if image_size < 4:
             raise ValueError(f"image_size must be at least 4 to be pooled twice, not {image_size}")
-        self.image_channels, self.image_size = image_channels, image_size
+        self.image_channels, self.image_size, self.raw_images = image_channels, image_size, raw_images
         self.conv1 = nn.Sequential(nn.Conv2d(image_channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
         self.conv2 = nn.Sequential(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
         self.hidden = nn.Sequential(nn.Linear(64 * (image_size // 4) ** 2, 1024), nn.ReLU(), nn.Dropout(0.5))
         self.output = nn.Linear(1024, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """images (B, channels, size, size), standardised; gives logits (B, classes)."""
+        """images (B, channels, size, size), standardised unless `raw_images`; gives logits (B, classes)."""
         if images.shape[1:] != (self.image_channels, self.image_size, self.image_size):
             raise ValueError(
                 f"images must be (B, {self.image_channels}, {self.image_size}, {self.image_size}), "
                 f"not {tuple(images.shape)}: this network is built for one image size"
             )
+        if self.raw_images:
+            images = standardised(images, self.output.weight.dtype)
         features = torch.flatten(self.conv2(self.conv1(images)), 1)
         logits: Tensor = self.output(self.hidden(features))
         return logits

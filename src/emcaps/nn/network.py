@@ -21,6 +21,7 @@ from emcaps.nn.geometry import (
     capsule_layers,
     smallest_image,
 )
+from emcaps.nn.images import check_images, standardised
 from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
@@ -37,7 +38,12 @@ class NetworkTrace(NamedTuple):
 class MatrixCapsNet(nn.Module):
     """`network(images)` gives the class capsules: pose (B, classes, 4, 4) and activation (B, classes).
 
-    >>> network = MatrixCapsNet(preset("small").network, image_channels=2)
+    >>> network = MatrixCapsNet(NetworkConfig(classes=10))
+    >>> network(torch.randint(256, (64, 1, 28, 28), dtype=torch.uint8)).activation.shape
+    torch.Size([64, 10])
+
+    With `config.input` "standardised", the default, images may be uint8 or floats of any scale and offset. The networks
+    of the presets read images "as_given", since a run prepares them itself.
     """
 
     def __init__(self, config: NetworkConfig, image_channels: int = 1) -> None:
@@ -74,7 +80,7 @@ class MatrixCapsNet(nn.Module):
         return self.conv_caps1, self.conv_caps2, self.class_caps
 
     def forward(self, images: Tensor) -> RoutingOutput:
-        """images (B, channels, H, W), prepared as data.standardise says."""
+        """images (B, channels, H, W): raw, or, if config.input is "as_given", prepared as in the network's training."""
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
             capsules = layer(self._scaled(capsules, number))
@@ -107,7 +113,10 @@ class MatrixCapsNet(nn.Module):
             capsules = layer(capsules)
 
     def _primary(self, images: Tensor) -> RoutingOutput:
-        check_images(images, self.image_channels, self.smallest_image)
+        raw = self.config.input == "standardised"
+        check_images(images, self.image_channels, self.smallest_image, whole_numbers=raw)
+        if raw:
+            images = standardised(images, self.primary_caps.pose.weight.dtype)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
         return primary
 
@@ -125,22 +134,8 @@ def _conv_caps(layer: CapsuleLayer, settings: dict[str, Any]) -> ConvCaps:
     return ConvCaps(layer.child_types, layer.parent_types, layer.kernel, layer.stride, **settings)
 
 
-def check_images(images: Tensor, channels: int, smallest: int) -> None:
-    if not isinstance(images, Tensor) or not images.is_floating_point():
-        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
-        raise TypeError(
-            f"images must be a tensor of floating-point numbers, not {kind}: emcaps.crops_for prepares uint8 images "
-            "for a trained network as its training did"
-        )
-    if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
-        raise ValueError(
-            f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "
-            "this network was built for that many channels (mono 1, stereo 2), and its windows need that many pixels"
-        )
-
-
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN alone."""
     if config.kind == "cnn":
-        return BaselineCNN(image_channels, image_size, config.classes)
+        return BaselineCNN(image_channels, image_size, config.classes, raw_images=config.input == "standardised")
     return MatrixCapsNet(config, image_channels)

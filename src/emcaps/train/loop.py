@@ -30,6 +30,7 @@ from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
+from emcaps.train.watch import make_watch
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -106,6 +107,7 @@ def train(
         def seconds() -> float:
             return seconds_before + time.perf_counter() - started
 
+        watch = make_watch(network, images, labels, config) if config.train.watch else None
         advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
@@ -131,6 +133,8 @@ def train(
                 row["seconds"] = round(seconds(), 3)
                 logged_at, logged_step = seconds(), step
                 log(row)
+            if watch is not None and step % config.train.watch == 0:
+                log(watch(step))
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:

@@ -1,0 +1,38 @@
+"""What a network does with images before its first layer: check them, and standardise them if its config says so."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_images(images: Tensor, channels: int, smallest: int, *, whole_numbers: bool = False) -> None:
+    """Raise unless a network with these `channels` can read the images; `whole_numbers` allows uint8 and the like."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images must be a tensor, not {type(images).__name__}: torch.as_tensor makes one")
+    if images.is_complex() or not (images.is_floating_point() or whole_numbers):
+        raise TypeError(
+            f"images must be a tensor of floating-point numbers, not {images.dtype}: emcaps.crops_for prepares uint8 "
+            "images for a trained network as its training did, and a network with network.input='standardised' takes "
+            "them raw"
+        )
+    if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
+        raise ValueError(
+            f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "
+            "this network was built for that many channels (mono 1, stereo 2), and its windows need that many pixels"
+        )
+
+
+def standardised(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Each image to mean 0 and standard deviation 1 over all its channels and pixels; a blank image to zeros.
+
+    The result is the same to rounding for grey levels from 0 to 255, numbers between 0 and 1, or any other scale and
+    offset, so no smallest deviation is built in: each image is brought to the range from 0 to 1 first.
+    """
+    grey = images.to(torch.promote_types(dtype, torch.float32))
+    tiny = torch.finfo(grey.dtype).tiny
+    low, high = (bound.detach() for bound in (grey.amin((1, 2, 3), keepdim=True), grey.amax((1, 2, 3), keepdim=True)))
+    part = (grey - low) / (high - low).clamp_min(tiny)
+    centred = part - part.mean((1, 2, 3), keepdim=True)
+    deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
+    return (centred / deviation.clamp_min(tiny)).to(dtype)
