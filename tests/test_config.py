@@ -129,7 +129,8 @@ RECORDED = sorted((Path(__file__).parent.parent / "results").rglob("config.json"
 
 
 def test_saved_configs_without_the_setting_input_mean_networks_that_read_images_as_given():
-    assert NetworkConfig().input == "standardised"
+    assert NetworkConfig().input == "auto"
+    assert RunConfig(NetworkConfig(classes=7)).network == NetworkConfig(classes=7, input="as_given")
     assert RunConfig().network.input == RunConfig.from_dict({"network": {"classes": 10}}).network.input == "as_given"
     assert RECORDED
     for path in RECORDED:

@@ -16,7 +16,7 @@ from emcaps.names import check_name, unknown_name
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
 Competition = Literal["all", "types"]
-NetworkInput = Literal["standardised", "as_given"]
+NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
 Dataset = Literal["toys", "smallnorb"]
@@ -45,9 +45,9 @@ OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "tra
 class NetworkConfig:
     """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, 5 classes.
 
-    Built directly, as in NetworkConfig(classes=10), it describes a network for your own loop, which takes raw images.
-    The network of a run reads images "as_given" instead, because a run prepares them by data.standardise: so do the
-    presets, RunConfig() and every saved config that does not name the setting `input`.
+    By itself, as in NetworkConfig(classes=10), it describes a network for your own loop, which takes raw images. In a
+    RunConfig, so in a preset or a saved run, `input` "auto" becomes "as_given", because a run prepares its images by
+    data.standardise.
     """
 
     kind: NetworkKind = "capsules"
@@ -81,9 +81,9 @@ class NetworkConfig:
     which starts at this value. Beside the variance floor this sets how soft the E-step is."""
     class_scale: float = 0.0
     """Where that gain starts for the class layer; 0 means at pose_scale, as for the other layers."""
-    input: NetworkInput = "standardised"
+    input: NetworkInput = "auto"
     """"standardised" brings each image to mean 0 and standard deviation 1 inside the network, so that it may be uint8
-    or have any scale and offset; "as_given" leaves that to the caller."""
+    or have any scale and offset; "as_given" leaves that to the caller; "auto" is the first, but in a run the second."""
     impl: RoutingImplementation = "auto"
     """Which implementation of the routing runs."""
 
@@ -206,11 +206,13 @@ class RunConfig:
     What depends on the images, such as the largest crop, is checked when they are loaded (train/checks.py).
     """
 
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(input="as_given"))
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        if self.network.input == "auto":
+            object.__setattr__(self, "network", dataclasses.replace(self.network, input="as_given"))
         if self.network.kind == "cnn" and self.train.loss != "cross_entropy":
             raise ValueError(
                 f"the cnn network gives logits, so train.loss must be 'cross_entropy', not {self.train.loss!r}"
@@ -320,13 +322,12 @@ def _types() -> dict[str, Any]:
     }
 
 
-_PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tiny": {"network": {"conv_channels": 32, "primary_types": 4, "conv1_types": 8, "conv2_types": 8}},
-    "small": {"network": {"conv_channels": 64, "primary_types": 8, "conv1_types": 16, "conv2_types": 16}},
-    "full": {"network": {"conv_channels": 32, "primary_types": 32, "conv1_types": 32, "conv2_types": 32}},
-    "cnn": {"network": {"kind": "cnn"}, "train": {"loss": "cross_entropy", "learning_rate": 1e-3}},
+PRESETS: dict[str, RunConfig] = {
+    "tiny": RunConfig(NetworkConfig(conv_channels=32, primary_types=4, conv1_types=8, conv2_types=8)),
+    "small": RunConfig(NetworkConfig(conv_channels=64, primary_types=8, conv1_types=16, conv2_types=16)),
+    "full": RunConfig(NetworkConfig(conv_channels=32, primary_types=32, conv1_types=32, conv2_types=32)),
+    "cnn": RunConfig(NetworkConfig(kind="cnn"), train=TrainConfig(loss="cross_entropy", learning_rate=1e-3)),
 }
-PRESETS = {name: RunConfig.from_dict(sections) for name, sections in _PRESETS.items()}
 
 
 def preset(name: str) -> RunConfig:

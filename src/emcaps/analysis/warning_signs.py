@@ -17,7 +17,7 @@ from torch import Tensor
 
 from emcaps.analysis.sharpness import LAYERS, USEFUL, assignment_entropy, lone_parents, shares
 from emcaps.nn import ClassCaps, MatrixCapsNet
-from emcaps.routing.settings import routing_lambda
+from emcaps.routing.settings import DEFAULTS, routing_lambda
 
 NEARLY_ALL = 0.9
 """A share above this counts as all: of a layer's capsules, or of the images on which a class capsule is active."""
@@ -73,7 +73,9 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
     children = trace.primary_caps.activation
     for name, layer, steps in zip(LAYERS, network.routed, trace[1:], strict=True):
         last = steps[-1]
-        logit = routing_lambda(len(steps) - 1, layer.routing.get("final_lambda", 1.0)) * (layer.beta_a - last.cost)
+        logit = routing_lambda(len(steps) - 1, layer.routing.get("final_lambda", DEFAULTS.final_lambda)) * (
+            layer.beta_a - last.cost
+        )
         lone = lone_parents(shares(layer, last.assignment, children))
         entropy = float(assignment_entropy(layer, last.assignment, children).mean())
         verdict, remedy = _judge_classes(logit) if isinstance(layer, ClassCaps) else _judge_capsules(logit)

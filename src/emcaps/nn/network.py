@@ -42,8 +42,8 @@ class MatrixCapsNet(nn.Module):
     >>> network(torch.randint(256, (64, 1, 28, 28), dtype=torch.uint8)).activation.shape
     torch.Size([64, 10])
 
-    With `config.input` "standardised", the default, images may be uint8 or floats of any scale and offset. The networks
-    of the presets read images "as_given", since a run prepares them itself.
+    Unless `config.input` is "as_given", images may be uint8 or floats of any scale and offset. The networks of the
+    presets read images "as_given", since a run prepares them itself.
     """
 
     def __init__(self, config: NetworkConfig, image_channels: int = 1) -> None:
@@ -113,7 +113,7 @@ class MatrixCapsNet(nn.Module):
             capsules = layer(capsules)
 
     def _primary(self, images: Tensor) -> RoutingOutput:
-        raw = self.config.input == "standardised"
+        raw = self.config.input != "as_given"
         check_images(images, self.image_channels, self.smallest_image, whole_numbers=raw)
         if raw:
             images = standardised(images, self.primary_caps.pose.weight.dtype)
@@ -137,5 +137,5 @@ def _conv_caps(layer: CapsuleLayer, settings: dict[str, Any]) -> ConvCaps:
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN alone."""
     if config.kind == "cnn":
-        return BaselineCNN(image_channels, image_size, config.classes, raw_images=config.input == "standardised")
+        return BaselineCNN(image_channels, image_size, config.classes, raw_images=config.input != "as_given")
     return MatrixCapsNet(config, image_channels)
