@@ -54,7 +54,7 @@ def test_load_prepared_gives_back_what_save_prepared_wrote(tmp_path: Path, make_
     examples = make_examples(7)
     save_prepared({tmp_path / "toys48-train.npz": examples})
     again = load_prepared(tmp_path / "toys48-train.npz")
-    for name, array in examples._asdict().items():
+    for name, array in examples.arrays.items():
         loaded = getattr(again, name)
         assert loaded.dtype == array.dtype, name
         np.testing.assert_array_equal(loaded, array, err_msg=name)

@@ -19,7 +19,7 @@ def same(left: Examples, right: Examples) -> bool:
 
 
 def rows(examples: Examples, chosen: list[int]) -> Examples:
-    return Examples(*(array[chosen] for array in examples))
+    return examples.select(np.array(chosen))
 
 
 def test_make_split_standard_is_the_two_parts(make_examples: MakeExamples) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from emcaps.nn.classifier import Classifier
 
-class BaselineCNN(nn.Module):
+
+class BaselineCNN(Classifier):
     """Two 5x5 convolutions (32 and 64 channels) with 2x2 max-pooling, 1024 hidden units with dropout, class logits."""
 
     def __init__(self, image_channels: int = 2, image_size: int = 32, classes: int = 5) -> None:
