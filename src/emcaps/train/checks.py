@@ -24,7 +24,7 @@ def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = N
     if crop == DataConfig.crop:
         crop = min(crop, side)
     source = source_path(config.data.dataset, folder)
-    classes = config.network.classes
+    classes, from_data = config.network.classes, (NetworkConfig.classes, len(config.data.names))
     return config.override(
         {
             "data.dataset": config.data.dataset if source is None else str(source.resolve()),
@@ -33,7 +33,7 @@ def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = N
             "data.size": side,
             "data.fit": examples.fit,
             "data.crop": crop,
-            "network.classes": len(examples.names) if classes == NetworkConfig.classes else classes,
+            "network.classes": len(examples.names) if classes in from_data else classes,
         }
     )
 
