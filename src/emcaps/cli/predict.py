@@ -56,7 +56,7 @@ def _images(files: list[Path], data: DataConfig, skip_broken: bool) -> Iterator[
     import numpy as np
 
     from emcaps.data.archive import open_archive, read_arrays
-    from emcaps.data.pictures import BrokenPictureError, is_picture, pictures_below, read_picture
+    from emcaps.data.picture_files import BrokenPictureError, is_picture, pictures_below, read_picture
     from emcaps.data.prepared import SIDE
     from emcaps.data.sources import NPZ_REMEDY
 

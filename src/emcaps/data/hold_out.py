@@ -19,14 +19,19 @@ def seeded_share(
 
     Every class keeps at least one image, or one group, for training; a class that has only one is held out nowhere.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"the share of images to hold out must lie between 0 and 1, not {share}: 0.2 is usual")
+    check_share(share)
 
     def chosen(place: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
         few: npt.NDArray[np.bool_] = place < min(max(1, round(share * count)), count - 1)
         return few
 
     return _held_out(category, group, seed, chosen)
+
+
+def check_share(share: float) -> None:
+    """Raise ValueError unless this share of the images can be held out."""
+    if not 0 < share < 1:
+        raise ValueError(f"the share of images to hold out must lie between 0 and 1, not {share}: 0.2 is usual")
 
 
 def fold_of(category: npt.NDArray[Any], group: npt.NDArray[Any] | None, fold: int) -> npt.NDArray[np.bool_]:

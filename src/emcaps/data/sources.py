@@ -24,8 +24,8 @@ from emcaps.data.arrays import (
     numbered_labels,
     parts_of_arrays,
 )
-from emcaps.data.hold_out import check_groups_apart, seeded_share
-from emcaps.data.pictures import BrokenPictureError, check_inside, is_grey, pictures_below, read_picture, resized
+from emcaps.data.hold_out import check_groups_apart, check_share, seeded_share
+from emcaps.data.picture_files import BrokenPictureError, check_inside, is_grey, pictures_below, read_picture, resized
 from emcaps.data.prepared import MAX_CLASSES, PARTS, Examples, check_examples, imported_names
 from emcaps.names import first_of
 
@@ -77,6 +77,7 @@ def read_source(path: str | Path, options: Options | None = None, on_progress: P
     path, options = Path(path).expanduser(), options or Options()
     if options.size is not None and options.size < 8:
         raise ValueError(f"the size of the images must be at least 8 pixels, not {options.size}: choose a larger one")
+    check_share(options.test_share)
     if path.is_dir():
         return _read_folder(path, options, on_progress)
     if not path.is_file():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from emcaps.config import DataConfig
 from emcaps.data.arrays import as_array, channels_first
 from emcaps.data.crops import evaluation_crops
-from emcaps.data.pictures import resized
+from emcaps.data.picture_files import resized
 from emcaps.data.prepared import SIDE, class_names
 from emcaps.routing import RoutingOutput
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from emcaps.data import pictures
-from emcaps.data.pictures import BrokenPictureError, is_grey, pictures_below, read_picture, resized
+from emcaps.data import picture_files
+from emcaps.data.picture_files import BrokenPictureError, is_grey, pictures_below, read_picture, resized
 
 
 def save(path, array, **options):
@@ -79,8 +79,8 @@ def test_broken_pictures_are_named(tmp_path):
 
 def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path = save(tmp_path / "bomb.png", np.zeros((200, 200), np.uint8))
-    monkeypatch.setattr(pictures, "MAX_PIXELS", 10_000)
-    monkeypatch.setattr(pictures, "_converted", None)  # decoding would fail
+    monkeypatch.setattr(picture_files, "MAX_PIXELS", 10_000)
+    monkeypatch.setattr(picture_files, "_converted", None)  # decoding would fail
     with pytest.raises(BrokenPictureError, match=r"bomb\.png .*200 x 200 pixels, more than 10,000"):
         read_picture(path, 32, "crop", 1)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)  # Pillow's own limit is told in the same way
