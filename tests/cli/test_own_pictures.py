@@ -61,9 +61,9 @@ def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
     images, labels = bars(30, side=18)
     np.savez(tmp_path / "mine.npz", images=images, labels=labels)
     types = ["--set", "network.conv1_types=4", "--set", "network.conv2_types=4", "--batch-size", 8]
-    status, out, _ = emcaps("train", "tiny", "--data", "mine.npz", "--steps", 1, *types)
+    status, _, err = emcaps("train", "tiny", "--data", "mine.npz", "--steps", 1, *types)
     assert status == 0
-    assert "note: data.crop is 18, the side of the images, which are smaller than 32" in out
+    assert "note: data.crop is 18, the side of the images, which are smaller than 32" in err
     status, out, _ = emcaps("predict", "runs/tiny-mine-seed0", "mine.npz", "--json")
     assert status == 0
     rows = json.loads(out)
@@ -126,8 +126,11 @@ def test_an_import_that_replaces_a_set_says_so(emcaps, pictures):
         (["data", "import", "pictures", "--name", "x", "--test-share", "2"], "must lie between 0 and 1, not 2.0"),
         (["data", "get", "mnits"], "unknown dataset 'mnits': did you mean 'mnist'?"),
         (["train", "tiny", "--data", "nothing/here"], "there is no nothing/here: name a data set, a folder"),
-        (["train", "tiny", "--data", "pictures", "--split", "azimuth"], "needs labels of viewpoints"),
-        (["train", "tiny", "--data", "pictures", "--set", "data.splice=0.5"], "needs labels of viewpoints"),
+        (["train", "tiny", "--data", "pictures", "--split", "azimuth"], "needs two cameras at labelled viewpoints"),
+        (
+            ["train", "tiny", "--data", "pictures", "--set", "data.splice=0.5"],
+            "needs two cameras at labelled viewpoints",
+        ),
         (["train", "tiny", "--data", "mnist"], "mnist-train.npz is not there: make it with `emcaps data get mnist`"),
         (["predict", "small-mono", "nothing.png"], "there is no file nothing.png"),
         (["predict", "small-mono", "notes.txt"], "notes.txt is no .png, .jpg, .jpeg or .npz file"),

@@ -137,8 +137,9 @@ def test_folders_that_are_refused(folder, tmp_path):
         read_source(write_pictures(tmp_path / "one", ("ant",)))
     with pytest.raises(ValueError, match=r"000\.png is neither a folder of class subfolders nor an \.npz"):
         read_source(folder / "ant" / "000.png")
-    with pytest.raises(ValueError, match=r"at least 8 pixels, not 4"):
-        read_source(folder, Options(size=4))
+    for size in (4, 10**6):
+        with pytest.raises(ValueError, match=rf"must be 8 to 1024 pixels, not {size}"):
+            read_source(folder, Options(size=size))
     with pytest.raises(ValueError, match=r"every class has one image or group only"):
         read_source(write_pictures(tmp_path / "few", each=1))
 

@@ -113,7 +113,10 @@ def _tell_of_crop(config: RunConfig, run: Path) -> None:
 
     used = read_config(run).data.crop
     if used != config.data.crop:
-        print(f"note: data.crop is {used}, the side of the images, which are smaller than {config.data.crop}")
+        print(
+            f"note: data.crop is {used}, the side of the images, which are smaller than {config.data.crop}",
+            file=sys.stderr,
+        )
 
 
 def _assignments(settings: list[str]) -> dict[str, str]:
@@ -183,7 +186,11 @@ def _name_of(network: NetworkConfig) -> str:
 def _new_run_folder(name: str, config: RunConfig) -> Path:
     """Make runs/NAME-DATA-seedN, with the view in the name if the data have two cameras, numbered if it is taken."""
     data = config.data
-    shown = f"{data.dataset}-{data.view}" if data.dataset in DATASETS else Path(data.dataset).resolve().stem
+    shown = (
+        f"{data.dataset}-{data.view}"
+        if data.dataset in DATASETS
+        else Path(data.dataset).resolve().name.removesuffix(".npz")
+    )
     base = Path("runs") / f"{name}-{shown}-seed{config.train.seed}"
     base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2

@@ -29,8 +29,8 @@ from emcaps.data.picture_files import BrokenPictureError, check_inside, is_grey,
 from emcaps.data.prepared import MAX_CLASSES, PARTS, Examples, check_examples, imported_names
 from emcaps.names import first_of
 
-SIZE = 32
-"""Side to which pictures of a folder are resized, unless another is named."""
+SIZE, SMALLEST, LARGEST = 32, 8, 1024
+"""Side to which pictures of a folder are resized, unless another is named, and the sides that may be named."""
 PART_NAMES = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Names of folders that are more likely parts than classes."""
 NPZ_REMEDY = ": write it again with numpy.savez(file, images=..., labels=...)"
@@ -75,8 +75,8 @@ def source_path(dataset: str, folder: str | Path | None = None) -> Path | None:
 def read_source(path: str | Path, options: Options | None = None, on_progress: Progress | None = None) -> Source:
     """The training and test part of a folder of pictures or an .npz file."""
     path, options = Path(path).expanduser(), options or Options()
-    if options.size is not None and options.size < 8:
-        raise ValueError(f"the size of the images must be at least 8 pixels, not {options.size}: choose a larger one")
+    if options.size is not None and not SMALLEST <= options.size <= LARGEST:
+        raise ValueError(f"the size of the images must be {SMALLEST} to {LARGEST} pixels, not {options.size}")
     check_share(options.test_share)
     if path.is_dir():
         return _read_folder(path, options, on_progress)

@@ -98,14 +98,19 @@ def _tested_of(test: Examples, config: DataConfig) -> dict[str, Examples]:
 
 
 def _check_labels(examples: Examples, config: DataConfig) -> None:
-    """Raise ValueError if the config needs labels of viewpoints, which the examples lack."""
+    """Raise ValueError if the config needs labelled viewpoints or two cameras, which the examples lack."""
     if examples.has_viewpoints:
         return
-    for setting, wanted in (("split", config.split in TRAINED_VIEWPOINTS), ("splice", config.splice > 0)):
+    needs = {
+        "split": config.split in TRAINED_VIEWPOINTS,
+        "splice": config.splice > 0,
+        "view": config.view == "stereo",
+    }
+    for setting, wanted in needs.items():
         if wanted:
             raise ValueError(
-                f"data.{setting} {getattr(config, setting)!r} needs labels of viewpoints, and {config.dataset} has "
-                "none: leave it out, or use toys or smallnorb"
+                f"data.{setting} {getattr(config, setting)!r} needs two cameras at labelled viewpoints, and "
+                f"{config.dataset} has none: leave it out, or use toys or smallnorb"
             )
 
 

@@ -22,7 +22,6 @@ def start_network(config: RunConfig, images: Tensor) -> nn.Module:
     with own_randomness(images.device):
         torch.manual_seed(seed_for(config.train.seed, "network"))
         network = build_network(config.network, config.data.image_channels, config.data.crop).to(images.device)
-        network.data = config.data
         start_betas(network, images, config)
     return network
 
