@@ -41,5 +41,9 @@ def test_predict_refuses():
         network.predict(np.zeros((2, 3, 48, 48), np.uint8))
     with pytest.raises(ValueError, match=r"images must be uint8 .*, not float64"):
         network.predict(np.zeros((2, 48, 48)))
+    for parameter in network.parameters():
+        parameter.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match="infinite or NaN scores"):
+        network.predict(np.ones((2, 48, 48), np.uint8))
     with pytest.raises(ValueError, match="there are no images to classify"):
         network.predict(np.zeros((0, 48, 48), np.uint8))

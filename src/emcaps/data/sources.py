@@ -18,6 +18,7 @@ import numpy.typing as npt
 from emcaps.config import ARRAYS, DATASETS, PLAIN_DATASETS
 from emcaps.data.archive import open_archive, read_arrays
 from emcaps.data.arrays import (
+    as_images,
     channels_first,
     check_no_class_is_empty,
     names_of_labels,
@@ -101,7 +102,7 @@ def _read_npz(path: Path, options: Options) -> dict[str, Examples]:
     if "test_images" in arrays and ("groups" in arrays) != ("test_groups" in arrays):
         raise ValueError("groups and test_groups belong together, and one is missing: give both, or neither")
     names = tuple(str(name) for name in np.atleast_1d(arrays["names"])) if "names" in arrays else ()
-    images = _fitted(channels_first(arrays["images"]), options)
+    images = as_images(_fitted(channels_first(arrays["images"]), options))
     labels = arrays["labels"]
     names = names or names_of_labels(*(arrays[name] for name in ("labels", "test_labels") if name in arrays))
     group = _numbered_groups(arrays, len(images))

@@ -65,7 +65,10 @@ class Classifier(nn.Module):
                 scores.append(class_scores(output).cpu())
         finally:
             self.train(was_training)
-        return Predictions(class_names(self.data), torch.cat(scores))
+        found = torch.cat(scores)
+        if not found.isfinite().all():
+            raise ValueError("the network gives infinite or NaN scores: its weights are of no use")
+        return Predictions(class_names(self.data), found)
 
     def _prepared(self, images: Any, data: DataConfig) -> Tensor:
         """The images as a uint8 tensor (N, C, side, side) of the size that training had."""

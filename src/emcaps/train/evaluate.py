@@ -49,8 +49,8 @@ class Evaluation(NamedTuple):
     """confusion[true class][given class], counts."""
     instances: tuple[InstanceErrors, ...] = ()
     """The errors on each object, most errors first; empty where the objects are not known."""
-    names: tuple[str, ...] = CATEGORIES
-    """The names of the classes, in the order of the confusion matrix."""
+    names: tuple[str, ...] = ()
+    """The names of the classes, in the order of the confusion matrix; empty where they are not known."""
 
 
 def evaluate(
@@ -185,7 +185,7 @@ def write_evaluations(
     content: dict[str, Any] = {"step": step, "crops": crops}
     for name, result in evaluations.items():
         content[name] = {"accuracy": result.accuracy, "images": result.images, "confusion": result.confusion}
-        if result.names != CATEGORIES:
+        if result.names not in ((), CATEGORIES):
             content[name]["names"] = list(result.names)
         if by_instance:
             content[f"{name} instances"] = [one._asdict() for one in result.instances]
