@@ -126,8 +126,8 @@ def _fitted(images: npt.NDArray[np.uint8], options: Options) -> npt.NDArray[np.u
         raise ValueError(f"images of {channels} channels are neither grey nor colour: leave out --grey and --colour")
     if options.colour:
         return np.repeat(images, 3, axis=1)
-    weights = np.array([299, 587, 114])[:, None, None]
-    grey: npt.NDArray[np.uint8] = ((images * weights).sum(1, keepdims=True) // 1000).astype(np.uint8)
+    red, green, blue = (images[:, [channel]].astype(np.uint32) for channel in range(3))
+    grey: npt.NDArray[np.uint8] = ((299 * red + 587 * green + 114 * blue) // 1000).astype(np.uint8)
     return grey
 
 
