@@ -7,10 +7,12 @@ import pytest
 import torch
 from runs import assert_same_run
 
+import emcaps
 from emcaps.config import RunConfig, preset
 from emcaps.data.arrays import parts_of_arrays
 from emcaps.train import load_network, train
 from emcaps.train.checks import check_fits, fill_in
+from emcaps.train.evaluate import errors_by_instance
 from own_images import bars
 
 TRAIN, TEST = bars(48, 4, 20, 3), bars(16, 4, 20, 3, seed=1)
@@ -36,6 +38,10 @@ def test_what_a_network_must_know_of_its_images_travels_with_its_weights(tmp_pat
     network, loaded, _ = load_network(tmp_path / "run" / "weights.safetensors")
     assert loaded == RunConfig.from_dict(written)
     assert network.predict(TEST[0]).scores.shape == (16, 4)
+    crops = emcaps.crops_for(tmp_path / "run", torch.from_numpy(TEST[0]))
+    assert torch.equal(network(crops).activation, network.predict(TEST[0]).scores)
+    with pytest.raises(ValueError, match=r"must be a uint8 tensor \(B, 3, 20, 20\), not .*: resize them to 20 x 20"):
+        emcaps.crops_for(tmp_path / "run", torch.zeros(1, 3, 24, 24, dtype=torch.uint8))
 
 
 def test_a_resumed_run_gives_the_same_numbers(tmp_path, config):
@@ -108,3 +114,14 @@ def test_a_config_for_other_images_follows_the_new_ones():
     config = fill_in(preset("tiny"), parts_of_arrays(images, labels, images, labels)["train"])
     again = fill_in(config, parts_of_arrays(other, other_labels, other, other_labels)["train"])
     assert (again.network.classes, len(again.data.names)) == (6, 6)
+
+
+def test_errors_are_counted_by_group_where_groups_are_known():
+    images, labels = bars(12, 3)
+    examples = parts_of_arrays(images, labels, images, labels, names=("ant", "bee", "cat"))["train"]
+    given = torch.from_numpy(labels).clone()
+    given[0] = 2  # an ant of group 0 is taken for a cat
+    assert errors_by_instance(given, examples) == ()
+    grouped = errors_by_instance(given, examples._replace(instance=np.arange(12, dtype=np.int32) // 6))
+    assert grouped[0] == ("ant", 0, 2, 1, "cat", 1)
+    assert [one.wrong for one in grouped[1:]] == [0] * 5
