@@ -19,9 +19,9 @@ Competition = Literal["all", "types"]
 NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
-Dataset = Literal["toys", "smallnorb"]
 SplitName = Literal["standard", "azimuth", "elevation", "validation"]
 View = Literal["mono", "stereo"]
+Fit = Literal["crop", "pad", "stretch"]
 Standard = Literal["image", "crop", "background"]
 Loss = Literal["spread", "margin", "cross_entropy"]
 LearningRateSchedule = Literal["exponential", "cosine"]
@@ -32,9 +32,15 @@ Autocast = Literal["off", "bfloat16"]
 DATA_SCALINGS: tuple[DataScaling, ...] = typing.get_args(DataScaling)
 COMPETITIONS: tuple[Competition, ...] = typing.get_args(Competition)
 IMPLEMENTATIONS: tuple[RoutingImplementation, ...] = typing.get_args(RoutingImplementation)
-DATASETS: tuple[Dataset, ...] = typing.get_args(Dataset)
+DATASETS = ("toys", "smallnorb")
+"""The sets that show objects from labelled viewpoints, through two cameras. Their experiments need these labels."""
+PLAIN_DATASETS = ("mnist", "fashion-mnist", "cifar10")
+"""Built-in sets of images and classes alone."""
+ARRAYS = "arrays"
+"""What data.dataset says of a run whose images were given as arrays from Python."""
 SPLITS: tuple[SplitName, ...] = typing.get_args(SplitName)
 VIEWS: tuple[View, ...] = typing.get_args(View)
+FITS: tuple[Fit, ...] = typing.get_args(Fit)
 STANDARDS: tuple[Standard, ...] = typing.get_args(Standard)
 
 OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "train.margin_schedule"}
@@ -107,14 +113,18 @@ class NetworkConfig:
 class DataConfig:
     """Which images a run sees, and how they are varied in training."""
 
-    dataset: Dataset = "toys"
-    """"toys", rendered by `emcaps data make`, or "smallnorb", fetched by `emcaps data get`."""
+    dataset: str = "toys"
+    """"toys", rendered by `emcaps data make`; "smallnorb", "mnist", "fashion-mnist" or "cifar10", fetched by
+    `emcaps data get`; the name of a set that was imported; or a folder of pictures or an .npz file."""
     split: SplitName = "standard"
-    """"standard"; "azimuth" or "elevation" (novel viewpoints); "validation" (a held-out training instance)."""
+    """"standard"; "azimuth" or "elevation" (novel viewpoints, for toys and smallnorb); "validation" (held-out training
+    examples)."""
     fold: int = 0
-    """With split "validation": which training instance of each category is held out, counted from 0."""
+    """With split "validation": which training instance of each category is held out, or which tenth of the training
+    images where there are no viewpoints, counted from 0."""
     view: View = "mono"
-    """"mono" makes each camera an example of one channel; "stereo" makes each pair an example of two."""
+    """For toys and smallnorb: "mono" makes each camera an example of one channel; "stereo" makes each pair an example
+    of two."""
     crop: int = 32
     """Side of the square that is cut from each image: at random for training, from the centre for testing."""
     max_shift: int = 24
@@ -131,11 +141,22 @@ class DataConfig:
     """For this share of the training images, a random line is drawn, and beyond it they show another image of their
     category from the same viewpoint in the same light, by the labels of both. It is drawn from all instances, so now
     and then it is the image itself."""
+    names: tuple[str, ...] = ()
+    """The names of the classes. This and the next three settings are filled in from the data when training starts;
+    those of toys and smallnorb are known and left out."""
+    channels: int = 0
+    """Channels of the images, 1 to 4; 0 means as view says."""
+    size: int = 0
+    """Side of the images before they are cropped; 0 means 48."""
+    fit: Fit = "crop"
+    """How a picture that is not square became one: its middle is cut out ("crop"), its shorter sides get black borders
+    ("pad"), or it is stretched ("stretch"). New pictures are treated alike when the network classifies them."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "data")
         _check_numbers(self, "data", "at least 8", "crop")
-        _check_numbers(self, "data", "zero or more", "fold", "max_shift")
+        _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size")
+        _check_numbers(self, "data", "0 to 4", "channels")
         _check_numbers(self, "data", "zero or more, and finite", "brightness")
         _check_numbers(self, "data", "a share, 0 to 1", "splice")
         _require(
@@ -146,7 +167,7 @@ class DataConfig:
 
     @property
     def image_channels(self) -> int:
-        return 2 if self.view == "stereo" else 1
+        return self.channels or (2 if self.view == "stereo" else 1)
 
 
 @dataclass(frozen=True)
@@ -259,6 +280,7 @@ NUMBER_RULES: dict[str, Callable[[float], bool]] = {
     "at least 2": lambda value: value >= 2,
     "at least 8": lambda value: value >= 8,
     "zero or more": lambda value: value >= 0,
+    "0 to 4": lambda value: 0 <= value <= 4,
     "finite": math.isfinite,
     "positive and finite": lambda value: 0 < value < math.inf,
     "zero or more, and finite": lambda value: 0 <= value < math.inf,
@@ -280,9 +302,14 @@ def _check_numbers(config: object, section: str, rule: str, *names: str) -> None
 def _check_choices(config: object, section: str) -> None:
     """Raise ValueError unless every setting of a Literal type has one of that type's values."""
     for name, wanted in _types().items():
-        if name.startswith(f"{section}.") and (choices := typing.get_args(wanted)):
+        if name.startswith(f"{section}.") and (choices := _choices(wanted)):
             key = name.removeprefix(f"{section}.")
             check_name(key, getattr(config, key), choices)
+
+
+def _choices(wanted: Any) -> tuple[str, ...]:
+    """The values of a Literal type; none for any other type."""
+    return typing.get_args(wanted) if typing.get_origin(wanted) is Literal else ()
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
@@ -296,10 +323,14 @@ def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
 def _parse(name: str, value: Any) -> Any:
     """The value of a setting such as "train.steps", read from a string if need be and checked against its type."""
     wanted = _types()[name]
-    if choices := typing.get_args(wanted):
+    if choices := _choices(wanted):
         check_name(name.partition(".")[2], value, choices)
         return value
-    if isinstance(value, str):
+    if typing.get_origin(wanted) is tuple:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{name} must be a list of texts, not {value!r}")
+        return tuple(value)
+    if isinstance(value, str) and wanted is not str:
         try:
             value = wanted(value.replace("_", ""))
         except ValueError:
@@ -314,7 +345,7 @@ def _parse(name: str, value: Any) -> Any:
 
 @functools.cache
 def _types() -> dict[str, Any]:
-    """The type of every setting by its full name: int, float or a Literal."""
+    """The type of every setting by its full name: int, float, str, a tuple of str or a Literal."""
     return {
         f"{name}.{key}": wanted
         for name, section in SECTIONS.items()

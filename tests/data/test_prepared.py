@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from emcaps.data import prepared
-from emcaps.data.prepared import Examples, data_folder, load_prepared, prepared_path, save_prepared
+from emcaps.data.prepared import (
+    Examples,
+    data_folder,
+    imported_names,
+    imported_path,
+    load_prepared,
+    prepared_path,
+    save_prepared,
+)
+from own_images import bars
 
 MakeExamples = Callable[..., Examples]
 REMEDY = r"; delete it and make it again with `emcaps data make`$"
@@ -54,7 +63,7 @@ def test_load_prepared_gives_back_what_save_prepared_wrote(tmp_path: Path, make_
     examples = make_examples(7)
     save_prepared({tmp_path / "toys48-train.npz": examples})
     again = load_prepared(tmp_path / "toys48-train.npz")
-    for name, array in examples._asdict().items():
+    for name, array in examples.arrays.items():
         loaded = getattr(again, name)
         assert loaded.dtype == array.dtype, name
         np.testing.assert_array_equal(loaded, array, err_msg=name)
@@ -221,3 +230,68 @@ def test_parts_are_written_together_or_not_at_all(
     assert len(written) == 2
     assert [path.read_bytes() for path in paths] == before
     assert sorted(tmp_path.iterdir()) == sorted(paths)
+
+
+def plain(count: int = 6, **changes: object) -> Examples:
+    images, labels = bars(count, 3, 20, 2)
+    return Examples(images, labels.astype(np.int16), names=("ant", "bee", "cat"), fit="pad")._replace(**changes)
+
+
+@pytest.mark.parametrize("instance", [None, np.arange(6, dtype=np.int32) // 2])
+def test_a_set_without_viewpoints_is_given_back(tmp_path: Path, instance: np.ndarray | None) -> None:
+    examples = plain(instance=instance)
+    save_prepared({tmp_path / "mine-train.npz": examples})
+    again = load_prepared(tmp_path / "mine-train.npz")
+    assert (again.names, again.fit, again.has_viewpoints) == (("ant", "bee", "cat"), "pad", False)
+    assert again.arrays.keys() == examples.arrays.keys()
+    for name, array in examples.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+    assert prepared.fingerprint(again) == prepared.fingerprint(examples)
+    renamed = again._replace(names=("ant", "bee", "cow"))
+    assert prepared.fingerprint(renamed) != prepared.fingerprint(examples)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": np.zeros((6, 5, 20, 20), np.uint8)}, r"with 1 to 4 channels, not uint8 of shape \(6, 5, 20, 20\)"),
+        ({"images": np.zeros((6, 1, 20, 24), np.uint8)}, r"images must be uint8 of shape \(N, C, side, side\)"),
+        ({"names": ("ant", "bee")}, r"category must be 0 to 1, not 2"),
+        ({"names": ("ant",)}, r"there must be 2 to 1000 classes to tell apart, found 1"),
+        ({"names": ("ant", "bee", "ant")}, r"every class needs a name of its own, and 'ant' is not"),
+        ({"instance": np.zeros(6)}, r"instance must be int32 of shape \(6,\)"),
+        ({"fit": "cut"}, r"unknown fit 'cut'"),
+    ],
+)
+def test_a_set_without_viewpoints_that_is_wrong(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        save_prepared({tmp_path / "mine-train.npz": plain(**changes)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_imported_sets_are_known_by_name(tmp_path: Path) -> None:
+    assert imported_names(tmp_path) == []
+    for name in ("mine", "mnist", "toys48"):
+        (tmp_path / f"{name}-train.npz").touch()
+    assert imported_names(tmp_path) == ["mine"]
+    assert prepared_path("mine", "test", tmp_path) == tmp_path / "mine-test.npz"
+    with pytest.raises(ValueError, match=r"unknown dataset 'mind': did you mean 'mine'\?.*`emcaps data import`"):
+        prepared_path("mind", "test", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", "x.npz", "a" * 101])
+def test_names_that_cannot_be_files_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a data set's name must be letters, digits"):
+        imported_path(name, "train")
+
+
+@pytest.mark.parametrize("name", ["toys", "smallnorb", "mnist", "toys48", "arrays"])
+def test_names_of_built_in_sets_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is the name of a built-in data set"):
+        imported_path(name, "train")
+
+
+@pytest.mark.parametrize(("name", "command"), [("mnist", "emcaps data get mnist"), ("mine", "emcaps data import")])
+def test_a_missing_file_of_another_set_names_its_command(tmp_path: Path, name: str, command: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"is not there: make it with `{command}`"):
+        load_prepared(tmp_path / f"{name}-train.npz")

@@ -9,6 +9,7 @@ import pytest
 from emcaps.config import DataConfig
 from emcaps.data.prepared import Examples, prepared_path, save_prepared
 from emcaps.data.splits import Split, load_split, load_tested, make_split
+from own_images import bars
 
 MakeExamples = Callable[..., Examples]
 AZIMUTHS = range(0, 36, 2)
@@ -19,7 +20,7 @@ def same(left: Examples, right: Examples) -> bool:
 
 
 def rows(examples: Examples, chosen: list[int]) -> Examples:
-    return Examples(*(array[chosen] for array in examples))
+    return examples.select(np.array(chosen))
 
 
 def test_make_split_standard_is_the_two_parts(make_examples: MakeExamples) -> None:
@@ -176,3 +177,49 @@ def test_load_tested_refuses_what_leaves_nothing(tmp_path: Path, make_examples: 
     save_prepared({prepared_path("toys", "test", tmp_path): make_examples(2, azimuth=[6, 8])})
     with pytest.raises(ValueError, match=r"'azimuth' leaves no familiar examples"):
         load_tested(DataConfig(split="azimuth"), tmp_path)
+
+
+def plain(count: int = 60) -> Examples:
+    images, labels = bars(count)
+    return Examples(images, labels.astype(np.int16), names=("ant", "bee", "cat"))
+
+
+def test_validation_without_viewpoints_holds_out_a_tenth() -> None:
+    train = plain()
+    seen = np.zeros(60, int)
+    for fold in range(10):
+        split = make_split(train, None, DataConfig(split="validation", fold=fold))
+        assert np.bincount(split.test.category).tolist() == [2, 2, 2]
+        assert len(split.train.category) == 54
+        seen += [any((image == tested).all() for tested in split.test.images) for image in train.images]
+    assert (seen == 1).all()
+    with pytest.raises(ValueError, match=r"data\.fold must be 0 to 9"):
+        make_split(train, None, DataConfig(split="validation", fold=10))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (DataConfig("mine", split="azimuth"), r"data\.split 'azimuth' needs .* viewpoints, and mine has none"),
+        (DataConfig("mine", split="elevation"), r"data\.split 'elevation' needs .* viewpoints"),
+        (DataConfig("mine", view="stereo"), r"data\.view 'stereo' needs two cameras"),
+        (DataConfig("mine", splice=0.5), r"data\.splice 0\.5 needs .* viewpoints"),
+    ],
+)
+def test_what_needs_viewpoints_says_so(config: DataConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_split(plain(), plain(), config)
+
+
+def test_a_split_of_a_file_of_ones_own(tmp_path: Path) -> None:
+    images, labels = bars(60)
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    config = DataConfig(str(tmp_path / "mine.npz"))
+    split = load_split(config)
+    assert (len(split.train.images), len(split.test.images)) == (48, 12)
+    np.testing.assert_array_equal(load_tested(config)["test"].images, split.test.images)
+
+
+def test_images_that_were_given_from_python_are_not_looked_for() -> None:
+    with pytest.raises(ValueError, match=r"this run's images were given as arrays from Python"):
+        load_split(DataConfig("arrays"))

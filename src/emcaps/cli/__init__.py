@@ -17,6 +17,7 @@ from emcaps.cli.benchmark import bench
 from emcaps.cli.data import data_app
 from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
+from emcaps.cli.predict import predict
 from emcaps.cli.shared import examples
 from emcaps.cli.show import demo, describe, info
 from emcaps.cli.training import train
@@ -53,6 +54,7 @@ app.command(epilog=examples("emcaps describe small --stereo"))(describe)
 app.command(
     epilog=examples(
         "emcaps train small --data smallnorb --stereo --steps 20000",
+        "emcaps train small --data pictures/",
         "emcaps train tiny --set train.learning_rate=1e-3",
         "emcaps train --config runs/small-toys-mono-seed0/config.json --seed 1",
         "emcaps train --resume runs/small-toys-mono-seed0",
@@ -66,6 +68,9 @@ app.command(
         "emcaps eval weights.safetensors --crops 13 --by-instance",
     ),
 )(evaluate)
+app.command(
+    epilog=examples("emcaps predict runs/small-birds-seed0 photo.jpg", "emcaps predict small-mono pictures/ --json")
+)(predict)
 app.command(epilog=examples("emcaps info"))(info)
 app.command(epilog=examples("emcaps demo", "emcaps demo --quick --run /tmp/demo"))(demo)
 app.command(

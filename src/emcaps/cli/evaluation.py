@@ -22,7 +22,9 @@ def evaluate(
         ),
     ],
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
-    data: Annotated[str | None, typer.Option(help="Another data set than the run's.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Another data set than the run's: a name, a folder of pictures or an .npz file.")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Another split than the run's.")] = None,
     by_instance: Annotated[bool, typer.Option("--by-instance", help="Show which objects it gets wrong, too.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the result here as JSON, too.")] = None,
@@ -60,6 +62,9 @@ def evaluate(
     show_evaluations(results, f"{run}, step {step}, crops {crops}")
     if by_instance:
         for part, result in results.items():
-            wide_console().print(instance_table(result.instances, f"{part}: objects by errors"))
+            if not result.instances:
+                print(f"note: {config.data.dataset} does not say which images show one object", file=sys.stderr)
+            else:
+                wide_console().print(instance_table(result.instances, f"{part}: objects by errors"))
     if json is not None:
         write_evaluations(json, results, step, crops, by_instance)

@@ -52,9 +52,8 @@ def wide_console() -> Any:
 
 def show_evaluations(evaluations: Mapping[str, Evaluation], origin: str) -> None:
     """Print a confusion matrix for each part of the data; `origin` says whose it is."""
-    from emcaps.data.prepared import CATEGORIES
     from emcaps.report.tables import confusion_table
 
     for part, result in evaluations.items():
         title = f"{part} accuracy {100 * result.accuracy:.2f} % of {result.images:,} images\n{origin}"
-        wide_console().print(confusion_table(result, CATEGORIES, title))
+        wide_console().print(confusion_table(result, result.names, title))

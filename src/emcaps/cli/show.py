@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from emcaps.cli.shared import PRESET_NAMES, RESUMES, DeviceOption, interruption, wide_console
-from emcaps.config import DATASETS, IMPLEMENTATIONS, preset
+from emcaps.config import DATASETS, IMPLEMENTATIONS, PLAIN_DATASETS, preset
 
 
 def describe(
@@ -29,7 +29,7 @@ def info() -> None:
     """Print versions, devices, implementations of the routing and the data that is ready."""
     import torch
 
-    from emcaps.data.prepared import data_folder, prepared_path
+    from emcaps.data.prepared import data_folder, imported_names, prepared_path
     from emcaps.provenance import environment
     from emcaps.report.tables import pairs_table
     from emcaps.routing.availability import unavailable
@@ -42,7 +42,7 @@ def info() -> None:
         devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
         reasons = [unavailable(impl, device) for device in devices]
         values[f"impl {impl}"] = "ready" if [] in reasons else "; ".join(reasons[-1])
-    for dataset in DATASETS:
+    for dataset in (*DATASETS, *PLAIN_DATASETS, *imported_names()):
         ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
         values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"
     wide_console().print(pairs_table(values, "emcaps"))

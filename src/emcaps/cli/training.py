@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from emcaps.cli.shared import PRESET_NAMES, DeviceOption, FolderOption, show_evaluations
-from emcaps.config import DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
+from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
 from emcaps.files import FULL
 
 CONFIG_FILE = "config.json"
@@ -22,7 +22,13 @@ CONFIG_FILE = "config.json"
 
 def train(
     name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
-    data: Annotated[str | None, typer.Option(help=f"Data set: {' or '.join(DATASETS)}.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join((*DATASETS, *PLAIN_DATASETS))}, the name of an imported set, a folder of class "
+            "subfolders with pictures, or an .npz file of images and labels."
+        ),
+    ] = None,
     split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
     stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
     iterations: Annotated[int | None, typer.Option(help="Routing iterations.")] = None,
@@ -62,6 +68,7 @@ def train(
         config, run = _resumed_config(resume, name, config_file, changes, run), resume
     else:
         name, config = _new_config(name, config_file, changes)
+        _check_dataset(config, folder)
         if run is None:
             run = _new_run_folder(name, config)
             cleaning = _removing_if_empty(run)
@@ -84,7 +91,32 @@ def train(
     if not result.complete:
         print(f"emcaps: interrupted and saved; resume with: {command}", file=sys.stderr)
         raise typer.Exit(130)
+    _tell_of_crop(config, run)
     show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
+
+
+def _check_dataset(config: RunConfig, folder: Path | None) -> None:
+    """Raise before a run's folder is made if there is no data set of that name."""
+    from emcaps.data.prepared import prepared_path
+    from emcaps.data.sources import source_path
+
+    source = source_path(config.data.dataset, folder)
+    if source is None:
+        prepared_path(config.data.dataset, "train", folder)
+    elif not source.exists():
+        raise FileNotFoundError(f"there is no {source}: name a data set, a folder of pictures or an .npz file")
+
+
+def _tell_of_crop(config: RunConfig, run: Path) -> None:
+    """Say when the images were smaller than the crop that the settings asked for."""
+    from emcaps.train.run_folder import read_config
+
+    used = read_config(run).data.crop
+    if used != config.data.crop:
+        print(
+            f"note: data.crop is {used}, the side of the images, which are smaller than {config.data.crop}",
+            file=sys.stderr,
+        )
 
 
 def _assignments(settings: list[str]) -> dict[str, str]:
@@ -152,8 +184,14 @@ def _name_of(network: NetworkConfig) -> str:
 
 
 def _new_run_folder(name: str, config: RunConfig) -> Path:
-    """Make runs/NAME-DATA-VIEW-seedN, numbered if it is taken."""
-    base = Path("runs") / f"{name}-{config.data.dataset}-{config.data.view}-seed{config.train.seed}"
+    """Make runs/NAME-DATA-seedN, with the view in the name if the data have two cameras, numbered if it is taken."""
+    data = config.data
+    shown = (
+        f"{data.dataset}-{data.view}"
+        if data.dataset in DATASETS
+        else Path(data.dataset).resolve().name.removesuffix(".npz")
+    )
+    base = Path("runs") / f"{name}-{shown}-seed{config.train.seed}"
     base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2
     while True:

@@ -50,6 +50,8 @@ class Counterparts(NamedTuple):
 def find_counterparts(examples: Examples, view: str, device: str | torch.device) -> Counterparts:
     """The counterparts of all examples, numbered as `to_tensors` does: with "mono", each camera is an example."""
     check_name("view", view, VIEWS)
+    if examples.elevation is None or examples.azimuth is None or examples.lighting is None:
+        raise ValueError("splicing needs labels of viewpoint and light, and these images have none: set data.splice=0")
     seen = np.stack([examples.category, examples.elevation, examples.azimuth, examples.lighting])
     _, group = np.unique(seen, axis=1, return_inverse=True)
     group = group.reshape(-1)

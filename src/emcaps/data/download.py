@@ -1,4 +1,4 @@
-"""Downloading smallNORB's original files: an interrupted download resumes, and a finished file has been verified."""
+"""Downloading the original files of data sets: an interrupted download resumes, and a finished file is verified."""
 
 from __future__ import annotations
 
@@ -10,16 +10,29 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from emcaps.data.smallnorb import ORIGINALS, Original, Progress, file_sha256, part_of_whole
 from emcaps.files import explain_disk_errors
 
 CHUNK = 1 << 18
 REMEDY = (
-    "try again later, the download resumes where it stopped; or fetch the six files by other means and run "
-    "`emcaps data get --from FOLDER`; or use the toys, `emcaps data make`"
+    "try again later, the download resumes where it stopped; or fetch the files by other means and run "
+    "`emcaps data get{} --from FOLDER`; or use the toys, `emcaps data make`"
 )
+
+
+class Published(Protocol):
+    """A file that can be downloaded and verified."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def sha256(self) -> str: ...
 
 
 def fetch_smallnorb(
@@ -29,7 +42,19 @@ def fetch_smallnorb(
     originals: Sequence[Original] = ORIGINALS,
     timeout: float = 30.0,
 ) -> list[Path]:
-    """Download the originals that `folder` lacks (263 MB in all); gives the path of every original."""
+    """Download the originals of smallNORB that `folder` lacks (263 MB in all); gives the path of every original."""
+    return fetch(originals, folder, on_progress, timeout=timeout)
+
+
+def fetch(
+    originals: Sequence[Published],
+    folder: str | Path,
+    on_progress: Progress | None = None,
+    *,
+    dataset: str = "",
+    timeout: float = 30.0,
+) -> list[Path]:
+    """Download those of the files that `folder` lacks; gives the path of each. Errors name the `dataset`."""
     done, total = 0, sum(original.size for original in originals)
     paths = []
     for original in originals:
@@ -41,6 +66,7 @@ def fetch_smallnorb(
             sha256=original.sha256,
             on_progress=part_of_whole(done, total, on_progress),
             timeout=timeout,
+            remedy=REMEDY.format(f" {dataset}" if dataset else ""),
         )
         done += original.size
     return paths
@@ -54,11 +80,13 @@ def download(
     sha256: str,
     on_progress: Progress | None = None,
     timeout: float = 30.0,
+    remedy: str = REMEDY.format(""),
 ) -> None:
     """Make `path` the file at `url`, which must have this size and SHA-256; nothing happens if it does already.
 
     Bytes gather in `path` + ".part", which is kept when the download is interrupted and continued by the next call.
     ConnectionError when the server cannot be reached or breaks off; ValueError, and no file, when it sends other bytes.
+    Both end with the remedy.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size == size and file_sha256(path) == sha256:
@@ -67,11 +95,15 @@ def download(
         return
     partial = path.with_name(path.name + ".part")
     partial.parent.mkdir(parents=True, exist_ok=True)
-    _complete(url, partial, size, on_progress, timeout)
-    found = file_sha256(partial)
-    if found != sha256:
-        partial.unlink(missing_ok=True)
-        raise _other_bytes(url, f"SHA-256 {found}, expected {sha256}")
+    try:
+        _complete(url, partial, size, on_progress, timeout)
+        found = file_sha256(partial)
+        if found != sha256:
+            partial.unlink(missing_ok=True)
+            raise _other_bytes(url, f"SHA-256 {found}, expected {sha256}")
+    except (ConnectionError, _OtherBytesError) as error:
+        kind = ConnectionError if isinstance(error, ConnectionError) else ValueError
+        raise kind(f"{error}: {remedy}") from None
     os.replace(partial, path)
 
 
@@ -101,11 +133,15 @@ def _complete(url: str, partial: Path, size: int, on_progress: Progress | None, 
         partial.unlink(missing_ok=True)
         raise _other_bytes(url, f"more than {size} bytes")
     if have < size:
-        raise ConnectionError(f"{url}: the connection ended after {have} of {size} bytes: {REMEDY}")
+        raise ConnectionError(f"{url}: the connection ended after {have} of {size} bytes")
 
 
-def _other_bytes(url: str, found: str) -> ValueError:
-    return ValueError(f"{url} gave other bytes than the published file ({found}), and they were deleted: {REMEDY}")
+class _OtherBytesError(Exception):
+    """The server sent another file than the published one."""
+
+
+def _other_bytes(url: str, found: str) -> _OtherBytesError:
+    return _OtherBytesError(f"{url} gave other bytes than the published file ({found}), and they were deleted")
 
 
 def _open(url: str, start: int, timeout: float) -> Any:
@@ -130,7 +166,7 @@ def _read(url: str, response: Any) -> bytes:
 
 @contextlib.contextmanager
 def _network(url: str) -> Iterator[None]:
-    """Turn errors of the network into one line with the remedy. The disk's errors have others and stay outside."""
+    """Turn errors of the network into one line. The disk's errors have others and stay outside."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -141,4 +177,4 @@ def _network(url: str) -> Iterator[None]:
         reason = f"{cause}" or type(cause).__name__
     else:
         return
-    raise ConnectionError(f"cannot fetch {url}: {reason}: {REMEDY}") from None
+    raise ConnectionError(f"cannot fetch {url}: {reason}") from None

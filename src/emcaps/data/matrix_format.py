@@ -41,13 +41,22 @@ DAMAGED = "the file is damaged or incomplete: fetch or write it again"
 def read_matrix(path: str | Path) -> npt.NDArray[Any]:
     """The array in `path`, in the machine's byte order; ValueError says what is wrong with a damaged file."""
     path = Path(path)
+    with open_bounded(path) as (file, content_limit):
+        dtype, shape, header_bytes = _read_header(path, file)
+        return read_elements(path, file, dtype, shape, content_limit - header_bytes)
+
+
+@contextlib.contextmanager
+def open_bounded(path: Path) -> Iterator[tuple[Any, int]]:
+    """A file, through gzip if its name ends in .gz, and the most bytes that it can hold, by its size on disk."""
     with path.open("rb") as raw:
         stored_bytes = os.fstat(raw.fileno()).st_size
         if path.suffix != ".gz":
-            return _read(path, raw, content_limit=stored_bytes)
+            yield raw, stored_bytes
+            return
         try:
             with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-                return _read(path, unpacked, content_limit=stored_bytes * MAX_DEFLATE_RATIO)
+                yield unpacked, stored_bytes * MAX_DEFLATE_RATIO
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise ValueError(
                 f"{path}: expected gzip data of {stored_bytes} bytes, found: {error}; {DAMAGED}"
@@ -84,12 +93,14 @@ def _packed(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
         yield packed  # type: ignore[misc]  # a GzipFile is a binary file in all that matters here
 
 
-def _read(path: Path, file: Any, content_limit: int) -> npt.NDArray[Any]:
-    dtype, shape, header_bytes = _read_header(path, file)
+def read_elements(
+    path: Path, file: Any, dtype: np.dtype[Any], shape: tuple[int, ...], content_limit: int
+) -> npt.NDArray[Any]:
+    """The array that fills the rest of a file, which can hold `content_limit` bytes at most."""
     data_bytes = math.prod(shape) * dtype.itemsize
     expected = f"{data_bytes} bytes of data for {dtype.name} of shape {shape}"
-    if header_bytes + data_bytes > content_limit:  # before a damaged header can ask for all the memory there is
-        found = f"at most {content_limit - header_bytes} bytes"
+    if data_bytes > content_limit:  # before a damaged header can ask for all the memory there is
+        found = f"at most {content_limit} bytes"
         raise ValueError(f"{path}: expected {expected}, found {found}; {DAMAGED}")
     try:
         array = np.empty(shape, dtype)
@@ -112,7 +123,7 @@ def _read(path: Path, file: Any, content_limit: int) -> npt.NDArray[Any]:
 
 def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """The element type (with its byte order), the shape, and the size of the header in bytes."""
-    start = _read_exactly(path, file, 8)
+    start = read_exactly(path, file, 8)
     order: Literal["<", ">"] = "<"
     magic = int.from_bytes(start[:4], "little")
     swapped = int.from_bytes(start[:4], "big")
@@ -132,7 +143,7 @@ def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...],
     if not 1 <= ndim <= MAX_NDIM:
         raise ValueError(f"{path}: found ndim {ndim}, expected 1 to {MAX_NDIM}; {DAMAGED}")
     stored = max(3, ndim)
-    dims = struct.unpack(f"{order}{stored}i", _read_exactly(path, file, 4 * stored))
+    dims = struct.unpack(f"{order}{stored}i", read_exactly(path, file, 4 * stored))
     if min(dims) < 0:
         raise ValueError(f"{path}: found dims {dims}, expected none to be negative; {DAMAGED}")
     if any(dim != 1 for dim in dims[ndim:]):
@@ -140,7 +151,8 @@ def _read_header(path: Path, file: Any) -> tuple[np.dtype[Any], tuple[int, ...],
     return DTYPES[magic].newbyteorder(order), dims[:ndim], 8 + 4 * stored
 
 
-def _read_exactly(path: Path, file: Any, count: int) -> bytes:
+def read_exactly(path: Path, file: Any, count: int) -> bytes:
+    """The next bytes of a header; ValueError if the file ends before them."""
     found: bytes = file.read(count)
     if len(found) < count:
         raise ValueError(f"{path}: expected {count} more bytes of the header, found {len(found)}; {DAMAGED}")

@@ -1,27 +1,32 @@
-"""Prepared parts, which training and evaluating read: one .npz for the training and one for the test part of a set."""
+"""Prepared parts, which training and evaluating read: one .npz for the training and one for the test part of a set.
+
+Toys and smallNORB show objects from labelled viewpoints through two cameras. All other sets have images of one size, a
+class for each, the names of the classes and, if they are known, instances: images of one object or of one group.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
-import zlib
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from emcaps.config import DATASETS
+from emcaps.config import ARRAYS, DATASETS, FITS, PLAIN_DATASETS, DataConfig
+from emcaps.data.archive import open_archive, read_arrays
 from emcaps.files import atomic_write
-from emcaps.names import check_name
+from emcaps.names import check_name, unknown_name
 
 CATEGORIES = ("animal", "human", "airplane", "truck", "car")
 PARTS = ("train", "test")
 SIDE = 48
-"""Side of the prepared images, in pixels."""
+"""Side of the prepared images of toys and smallNORB, in pixels."""
+MAX_CLASSES, MAX_CHANNELS = 1000, 4
 
 LABEL_RANGES = {
     "category": range(len(CATEGORIES)),
@@ -30,17 +35,41 @@ LABEL_RANGES = {
     "azimuth": range(0, 36, 2),
     "lighting": range(6),
 }
+LABELLED = ("images", *LABEL_RANGES)
+"""The arrays of a part that has viewpoints."""
 
 
 class Examples(NamedTuple):
-    """N stereo pairs and what they show. Elevation k is 30 + 5k degrees, azimuth k is 10k degrees."""
+    """N images and what they show. With viewpoints: stereo pairs; elevation k is 30 + 5k degrees, azimuth k is 10k."""
 
-    images: npt.NDArray[np.uint8]  # (N, 2, 48, 48): left and right camera
-    category: npt.NDArray[np.int16]  # (N,): index into CATEGORIES
-    instance: npt.NDArray[np.int16]  # (N,): 0..9, which object of its category
-    elevation: npt.NDArray[np.int16]  # (N,): 0..8
-    azimuth: npt.NDArray[np.int16]  # (N,): 0, 2, .. 34
-    lighting: npt.NDArray[np.int16]  # (N,): 0..5
+    images: npt.NDArray[np.uint8]  # (N, C, H, W); with viewpoints (N, 2, 48, 48): left and right camera
+    category: npt.NDArray[np.int16]  # (N,): index into names
+    instance: npt.NDArray[Any] | None = None  # (N,): with viewpoints 0..9, which object of its category; else the group
+    elevation: npt.NDArray[np.int16] | None = None  # (N,): 0..8
+    azimuth: npt.NDArray[np.int16] | None = None  # (N,): 0, 2, .. 34
+    lighting: npt.NDArray[np.int16] | None = None  # (N,): 0..5
+    names: tuple[str, ...] = CATEGORIES
+    fit: str = "crop"
+    """How pictures were made square, as the setting data.fit has it."""
+
+    @property
+    def has_viewpoints(self) -> bool:
+        """Whether these are views of toys or smallNORB: labelled viewpoints, and a channel for each camera."""
+        return self.elevation is not None
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that there are, by name: the images first, then one array for each kind of label."""
+        return {name: array for name in LABELLED if (array := getattr(self, name)) is not None}
+
+    def select(self, chosen: npt.NDArray[Any]) -> Examples:
+        """The examples that a mask or a list of numbers chooses."""
+        return self._replace(**{name: array[chosen] for name, array in self.arrays.items()})
+
+
+def class_names(config: DataConfig) -> tuple[str, ...]:
+    """The names of the classes that a network was trained on with this config."""
+    return config.names or CATEGORIES
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
@@ -52,80 +81,134 @@ def data_folder(folder: str | Path | None = None) -> Path:
 
 
 def prepared_path(dataset: str, part: str, folder: str | Path | None = None) -> Path:
-    """Where the "train" or "test" part of a data set lies, whether or not it is there yet."""
-    check_name("dataset", dataset, DATASETS)
+    """Where the "train" or "test" part of a data set lies; that of a built-in set need not be there yet."""
     check_name("part", part, PARTS)
-    return data_folder(folder) / f"{dataset}{SIDE}-{part}.npz"
+    if dataset in DATASETS:
+        return data_folder(folder) / f"{dataset}{SIDE}-{part}.npz"
+    known = (*DATASETS, *PLAIN_DATASETS, *imported_names(folder))
+    if dataset not in known:
+        raise ValueError(
+            f"{unknown_name('dataset', dataset, known)}; your own pictures are named by their folder or .npz file, or "
+            "by the name that `emcaps data import` gave them"
+        )
+    return data_folder(folder) / f"{dataset}-{part}.npz"
+
+
+def imported_names(folder: str | Path | None = None) -> list[str]:
+    """The names of the sets that were imported into the folder of prepared data."""
+    known = {*PLAIN_DATASETS, *(f"{dataset}{SIDE}" for dataset in DATASETS)}
+    found = {path.name.removesuffix("-train.npz") for path in data_folder(folder).glob("*-train.npz")}
+    return sorted(found - known)
+
+
+def imported_path(name: str, part: str, folder: str | Path | None = None) -> Path:
+    """Where `emcaps data import` puts a part of the set with this new name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or name.endswith(".npz"):
+        raise ValueError(
+            f"a data set's name must be letters, digits, '-', '_' and '.', such as 'my-birds', not {name!r}: choose "
+            "another name"
+        )
+    taken = (*DATASETS, *PLAIN_DATASETS, *(f"{dataset}{SIDE}" for dataset in DATASETS), ARRAYS)
+    if name in taken:
+        raise ValueError(f"{name!r} is the name of a built-in data set: choose another than {', '.join(taken)}")
+    return data_folder(folder) / f"{name}-{part}.npz"
 
 
 def save_prepared(parts: Mapping[Path, Examples]) -> None:
     """Write each part to its path, all of them or none; the same examples give the same bytes."""
     with ExitStack() as stack:
         for path, examples in parts.items():
-            _check(examples, f"cannot write {path}: ", "")
+            check_examples(examples, f"cannot write {path}: ", "")
+            arrays: dict[str, Any] = dict(examples.arrays)
+            if not examples.has_viewpoints:
+                arrays |= {"names": np.array(examples.names), "fit": np.array(examples.fit)}
             with stack.enter_context(atomic_write(path)).open("wb") as file:
-                np.savez(file, **examples._asdict())
+                np.savez(file, **arrays)
 
 
 def load_prepared(path: str | Path) -> Examples:
     """Read and check a prepared part; the errors name the file and the command that makes it."""
     path = Path(path)
-    command = "emcaps data get" if path.name.startswith("smallnorb") else "emcaps data make"
+    command = _command(path.name)
     remedy = f"; delete it and make it again with `{command}`"
     try:
-        file = path.open("rb")
+        with open_archive(path, remedy) as archive:
+            if "names" in archive and "elevation" not in archive:
+                arrays = read_arrays(archive, ("images", "category", "names", "fit"), ("instance",))
+                names, fit = tuple(str(name) for name in np.atleast_1d(arrays.pop("names"))), str(arrays.pop("fit"))
+                examples = Examples(**arrays, names=names, fit=fit)
+            else:
+                examples = Examples(**read_arrays(archive, LABELLED))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is not there: make it with `{command}`") from None
-    with file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(f"{path} is not a whole .npz file, it is damaged or incomplete{remedy}")
-        file.seek(0)
-        try:
-            examples = Examples(**_load_arrays(file))
-        except (ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is damaged: {error}{remedy}") from error
-    _check(examples, f"{path}: ", remedy)
+    check_examples(examples, f"{path}: ", remedy)
     return examples
 
 
-def _load_arrays(file: IO[bytes]) -> dict[str, npt.NDArray[Any]]:
-    with np.load(file, allow_pickle=False) as archive:
-        missing = [name for name in Examples._fields if name not in archive]
-        if missing:
-            raise ValueError(f"it has no {', '.join(missing)}, only {', '.join(archive.files) or 'nothing'}")
-        arrays = {name: archive[name] for name in Examples._fields}
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise ValueError(f"its {name} is no array")
-        return arrays
+def _command(name: str) -> str:
+    """The command that makes a prepared file of this name."""
+    if name.startswith("toys"):
+        return "emcaps data make"
+    if name.startswith("smallnorb"):
+        return "emcaps data get"
+    dataset = name.rpartition("-")[0]
+    return f"emcaps data get {dataset}" if dataset in PLAIN_DATASETS else "emcaps data import"
 
 
-def _check(examples: Examples, start: str, end: str) -> None:
+def check_examples(examples: Examples, start: str = "", end: str = "") -> None:
     """Raise ValueError with `start` and `end` around the reason unless every array is as Examples describes it."""
     images = examples.images
-    if images.dtype != np.uint8 or images.shape[1:] != (2, SIDE, SIDE):
-        found = f"{images.dtype} of shape {images.shape}"
-        raise ValueError(f"{start}images must be uint8 of shape (N, 2, {SIDE}, {SIDE}), not {found}{end}")
+    found = f"{images.dtype} of shape {images.shape}"
+    if examples.has_viewpoints:
+        ranges, types = LABEL_RANGES, dict.fromkeys(LABEL_RANGES, "int16")
+        if images.dtype != np.uint8 or images.shape[1:] != (2, SIDE, SIDE):
+            raise ValueError(f"{start}images must be uint8 of shape (N, 2, {SIDE}, {SIDE}), not {found}{end}")
+    else:
+        ranges = {"category": range(len(examples.names)), "instance": range(2**31)}
+        types = {"category": "int16", "instance": "int32"}
+        square = images.ndim == 4 and 1 <= images.shape[1] <= MAX_CHANNELS and images.shape[2] == images.shape[3]
+        if images.dtype != np.uint8 or not square:
+            raise ValueError(
+                f"{start}images must be uint8 of shape (N, C, side, side) with 1 to {MAX_CHANNELS} channels, not "
+                f"{found}{end}"
+            )
+        _check_names(examples.names, start, end)
+        check_name("fit", examples.fit, FITS)
     count = len(images)
     if count == 0:
         raise ValueError(f"{start}there must be at least one example, found none{end}")
-    for name, allowed in LABEL_RANGES.items():
-        labels = getattr(examples, name)
-        if labels.dtype != np.int16 or labels.shape != (count,):
+    for name, labels in list(examples.arrays.items())[1:]:
+        allowed, wanted = ranges[name], types[name]
+        if labels.dtype != wanted or labels.shape != (count,):
             found = f"{labels.dtype} of shape {labels.shape}"
-            raise ValueError(f"{start}{name} must be int16 of shape ({count},), one for each image, not {found}{end}")
+            raise ValueError(
+                f"{start}{name} must be {wanted} of shape ({count},), one for each image, not {found}{end}"
+            )
         wrong = labels[(labels < allowed.start) | (labels >= allowed.stop) | (labels % allowed.step != 0)]
         if wrong.size:
             step = f" in steps of {allowed.step}" if allowed.step > 1 else ""
             raise ValueError(f"{start}{name} must be {allowed[0]} to {allowed[-1]}{step}, not {wrong[0]}{end}")
 
 
+def _check_names(names: tuple[str, ...], start: str, end: str) -> None:
+    if not 2 <= len(names) <= MAX_CLASSES:
+        raise ValueError(
+            f"{start}there must be 2 to {MAX_CLASSES} classes to tell apart, found {len(names)} "
+            f"({', '.join(names[:3])}){end or ': add or merge classes'}"
+        )
+    if len(set(names)) < len(names) or not all(names):
+        twice = next(name for name in names if names.count(name) > 1 or not name)
+        raise ValueError(f"{start}every class needs a name of its own, and {twice!r} is not{end or ': rename it'}")
+
+
 def fingerprint(examples: Examples) -> str:
     """SHA-256 of images and labels, which tells whether two runs saw the same data."""
     digest = hashlib.sha256()
-    for array in examples:
+    for array in examples.arrays.values():
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
+    if not examples.has_viewpoints:
+        digest.update(repr(examples.names).encode())
     return digest.hexdigest()
 
 

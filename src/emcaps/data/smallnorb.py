@@ -175,7 +175,8 @@ def prepare_part(
         if wrong.size:
             raise ValueError(f"{column} must be one of {list(allowed)}, not {wrong[0]}: the label files are damaged")
     images = area_mean(dat, on_progress)
-    return Examples(images, **{column: values.astype(np.int16) for column, values in labels.items()})
+    columns: dict[str, Any] = {column: values.astype(np.int16) for column, values in labels.items()}
+    return Examples(images, **columns)
 
 
 def area_mean(images: npt.NDArray[np.uint8], on_progress: Progress | None = None) -> npt.NDArray[np.uint8]:
@@ -193,7 +194,7 @@ def area_mean(images: npt.NDArray[np.uint8], on_progress: Progress | None = None
 
 def check_full_set(part: str, examples: Examples) -> None:
     """Raise ValueError if `examples` has instances of the other part, or is full but repeats a view."""
-    found = tuple(np.unique(examples.instance).tolist())
+    found = tuple(np.unique(examples.arrays["instance"]).tolist())
     if not set(found) <= set(INSTANCES[part]):
         raise ValueError(
             f"the {part} part must have the instances {INSTANCES[part]}, found {found}: "

@@ -1,6 +1,7 @@
 """Capsule layers, the matrix capsule network, the CNN baseline and the losses."""
 
 from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.classifier import Predictions
 from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
 from emcaps.nn.losses import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.nn.network import MatrixCapsNet, NetworkTrace, build_network
@@ -11,6 +12,7 @@ __all__ = [
     "ConvCaps",
     "MatrixCapsNet",
     "NetworkTrace",
+    "Predictions",
     "PrimaryCaps",
     "build_network",
     "cross_entropy_loss",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from emcaps.nn.classifier import Classifier
 from emcaps.nn.images import standardised
 
 
-class BaselineCNN(nn.Module):
+class BaselineCNN(Classifier):
     """Two 5x5 convolutions (32 and 64 channels) with 2x2 max-pooling, 1024 hidden units with dropout, class logits.
 
     With `raw_images` it standardises its images itself, as a capsule network does with network.input "standardised".

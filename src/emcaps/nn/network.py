@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
 from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.classifier import Classifier
 from emcaps.nn.geometry import (
     IMAGE_KERNEL,
     IMAGE_PADDING,
@@ -35,7 +36,7 @@ class NetworkTrace(NamedTuple):
     class_caps: RoutingTrace
 
 
-class MatrixCapsNet(nn.Module):
+class MatrixCapsNet(Classifier):
     """`network(images)` gives the class capsules: pose (B, classes, 4, 4) and activation (B, classes).
 
     >>> network = MatrixCapsNet(NetworkConfig(classes=10))

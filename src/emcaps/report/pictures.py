@@ -18,26 +18,50 @@ from emcaps.files import atomic_write
 from emcaps.nn import MatrixCapsNet
 from emcaps.report.figures import check_matplotlib
 
+SHEET_ROWS, SHEET_COLUMNS = 20, 10
+"""A contact sheet of a set without viewpoints shows so many images of so many classes."""
+
 
 def draw_contact_sheet(parts: Mapping[str, Examples], path: Path) -> None:
-    """Draw a row per category: one image of each instance, training instances first, each from another azimuth."""
+    """Draw a row per category: one image of each instance, training instances first, each from another azimuth.
+
+    Of sets without viewpoints it draws the first training images of the first classes.
+    """
+    sheet = _sheet_of_views(parts) if parts["train"].has_viewpoints else _sheet_of_classes(parts["train"])
+    with atomic_write(path) as temporary:
+        _pyplot().imsave(temporary, sheet, cmap="gray", vmin=0, vmax=255, format="png")
+
+
+def _sheet_of_classes(examples: Examples) -> npt.NDArray[np.uint8]:
+    """Grey (H, W) or colour (H, W, 3): a row per class, an image twice as large as it is."""
+    side, channels = examples.images.shape[2], 3 if examples.images.shape[1] >= 3 else 1
+    rows = []
+    for category in range(min(SHEET_ROWS, len(examples.names))):
+        found = examples.images[examples.category == category][:SHEET_COLUMNS, :channels]
+        blank = np.full((SHEET_COLUMNS - len(found), channels, side, side), 255, np.uint8)
+        rows.append(np.concatenate([found, blank]))
+    images = np.concatenate(rows)
+    sheets = [contact_sheet(images[:, channel], SHEET_COLUMNS) for channel in range(channels)]
+    sheet = np.stack([np.kron(one, np.ones((2, 2), np.uint8)) for one in sheets], axis=-1)
+    return sheet if channels == 3 else sheet[..., 0]
+
+
+def _sheet_of_views(parts: Mapping[str, Examples]) -> npt.NDArray[np.uint8]:
     images = []
     for category in range(len(CATEGORIES)):
         row: list[npt.NDArray[np.uint8]] = []
         for examples in parts.values():
-            for instance in np.unique(examples.instance[examples.category == category]):
-                views = np.flatnonzero((examples.category == category) & (examples.instance == instance))
+            of_instance = examples.arrays["instance"]
+            for instance in np.unique(of_instance[examples.category == category]):
+                views = np.flatnonzero((examples.category == category) & (of_instance == instance))
                 view = int(views[(2 * len(row) + 1) * len(views) // 20 % len(views)])
                 row.append(examples.images[view, 0])
         images.append(row)
     columns = max(len(row) for row in images)
     blank = np.full((48, 48), 255, np.uint8)
     flat = [picture for row in images for picture in row + [blank] * (columns - len(row))]
-    sheet = contact_sheet(np.stack(flat), columns)
-    with atomic_write(path) as temporary:
-        _pyplot().imsave(
-            temporary, np.kron(sheet, np.ones((2, 2), np.uint8)), cmap="gray", vmin=0, vmax=255, format="png"
-        )
+    sheet: npt.NDArray[np.uint8] = np.kron(contact_sheet(np.stack(flat), columns), np.ones((2, 2), np.uint8))
+    return sheet
 
 
 def draw_routing(network: MatrixCapsNet, images: Tensor, labels: Sequence[int], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -52,12 +53,23 @@ def _three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".") if value < 1000 else f"{value:,.0f}"
 
 
+MOST_COLUMNS = 12
+"""A confusion matrix of more classes is too wide to read."""
+MOST_ROWS = 20
+"""How many rows a table of confusions, or of classes, shows."""
+
+
 def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -> Table:
-    """A row for each true class, a column for each class that the network gave, in percent of the row."""
+    """A row for each true class, a column for each class that the network gave, in percent of the row.
+
+    With more than 12 classes it lists the most frequent confusions instead.
+    """
+    if len(categories) > MOST_COLUMNS:
+        return _worst_confusions(result, categories, title)
     table = plain_table(title)
     table.add_column("true \\ given")
     for category in categories:
-        table.add_column(category, justify="right")
+        table.add_column(Text(category), justify="right")
     table.add_column("images", justify="right")
     for true, (category, counts) in enumerate(zip(categories, result.confusion, strict=True)):
         images = sum(counts)
@@ -65,7 +77,21 @@ def confusion_table(result: Evaluation, categories: Sequence[str], title: str) -
             Text(f"{100 * count / images:.1f}" if images else "-", "bold" if given == true else "")
             for given, count in enumerate(counts)
         ]
-        table.add_row(category, *cells, f"{images:,}")
+        table.add_row(Text(category), *cells, f"{images:,}")
+    return table
+
+
+def _worst_confusions(result: Evaluation, categories: Sequence[str], title: str) -> Table:
+    table = plain_table(title)
+    for column in ("true", "given", "times", "% of true"):
+        table.add_column(column, justify="left" if column in ("true", "given") else "right")
+    confusion = np.array(result.confusion)
+    wrong = confusion - np.diag(confusion.diagonal())
+    for place in np.argsort(-wrong, axis=None, kind="stable")[:MOST_ROWS]:
+        true, given = divmod(int(place), len(categories))
+        if wrong[true, given]:
+            share = f"{100 * wrong[true, given] / confusion[true].sum():.1f}"
+            table.add_row(Text(categories[true]), Text(categories[given]), f"{wrong[true, given]:,}", share)
     return table
 
 
@@ -79,7 +105,19 @@ def instance_table(instances: Sequence[InstanceErrors], title: str) -> Table:
         if one.wrong:
             shares = (f"{100 * one.wrong / whole:.1f}" for whole in (one.images, errors))
             counts = (str(one.instance), f"{one.images:,}", f"{one.wrong:,}")
-            table.add_row(one.category, *counts, *shares, one.mostly)
+            table.add_row(Text(one.category), *counts, *shares, Text(one.mostly))
+    return table
+
+
+def prediction_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """What a network says of each picture: the answer and the next best class, with their scores."""
+    table = plain_table(title)
+    for column in ("file", "answer", "score", "next", "score"):
+        table.add_column(column, justify="right" if column == "score" else "left", overflow="fold")
+    for row in rows:
+        best = sorted(row["scores"].items(), key=lambda item: -item[1])[:2]
+        cells = [cell for name, score in best for cell in (Text(name), Text(f"{score:.3f}"))]
+        table.add_row(Text(row["file"]), *cells)
     return table
 
 
@@ -93,13 +131,36 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
 
 
 def holdings_table(parts: Mapping[str, Examples], title: str) -> Table:
-    """What a data set holds: images, instances and viewpoints of each part."""
+    """What a data set holds: images, instances and viewpoints of each part, or the images of each class."""
+    if not parts["train"].has_viewpoints:
+        return _class_counts(parts, title)
     table = plain_table(title)
     for column in ("part", "pairs", "categories", "instances", "elevations", "azimuths", "lightings"):
         table.add_column(column, justify="left" if column == "part" else "right", no_wrap=True)
     for part, examples in parts.items():
         counts = [len(np.unique(getattr(examples, name))) for name in ("category", "elevation", "azimuth", "lighting")]
-        instances = " ".join(str(instance) for instance in np.unique(examples.instance))
+        instances = " ".join(str(instance) for instance in np.unique(examples.arrays["instance"]))
         cells = [str(counts[0]), instances, *(str(count) for count in counts[1:])]
         table.add_row(part, f"{len(examples.images):,}", *cells)
+    return table
+
+
+def _class_counts(parts: Mapping[str, Examples], title: str) -> Table:
+    """How many images of each class there are in each part; of many classes, the first ones."""
+    images = parts["train"].images
+    kinds = {1: "grey", 3: "colour"}
+    kind = kinds.get(images.shape[1], f"{images.shape[1]} channels")
+    table = plain_table(f"{title}\n{images.shape[2]} x {images.shape[3]}, {kind}")
+    table.add_column("class")
+    for part in parts:
+        table.add_column(part, justify="right")
+    names = parts["train"].names
+    counts = [np.bincount(examples.category, minlength=len(names)) for examples in parts.values()]
+    shown = len(names) if len(names) <= MOST_ROWS else MOST_ROWS - 1
+    for number in range(shown):
+        table.add_row(Text(names[number]), *(f"{count[number]:,}" for count in counts))
+    if shown < len(names):
+        table.add_row(f"{len(names) - shown} more", *(f"{count[shown:].sum():,}" for count in counts))
+    table.add_section()
+    table.add_row("all", *(f"{count.sum():,}" for count in counts))
     return table

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.files import atomic_write
 from emcaps.nn import build_network
+from emcaps.nn.classifier import Classifier
 from emcaps.routing.availability import unavailable
 from emcaps.train.device import pick_device
 
@@ -74,7 +75,7 @@ def _names_in_order(network: nn.Module, optimiser: torch.optim.Optimizer) -> lis
     return [name_of[id(value)] for group in optimiser.param_groups for value in group["params"]]
 
 
-def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[nn.Module, RunConfig, int]:
+def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[Classifier, RunConfig, int]:
     """The network in a weights file or checkpoint, its config, and the step it was saved at."""
     checkpoint = load(path)
     config = checkpoint.config
@@ -87,6 +88,7 @@ def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[
         network.load_state_dict(_without_prefix(NETWORK, checkpoint.tensors))
     except RuntimeError as error:
         raise ValueError(f"{path} does not hold the network that its own config describes: {error}") from error
+    network.data = config.data
     return network.to(place), config, checkpoint.step
 
 

@@ -15,8 +15,8 @@ from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.tensors import to_tensors
 from emcaps.files import write_json
+from emcaps.nn.classifier import class_scores
 from emcaps.nn.geometry import routed_layers
-from emcaps.routing import RoutingOutput
 from emcaps.routing.availability import choose_implementation
 from emcaps.train.checks import check_fits
 
@@ -49,11 +49,8 @@ class Evaluation(NamedTuple):
     """confusion[true class][given class], counts."""
     instances: tuple[InstanceErrors, ...] = ()
     """The errors on each object, most errors first; empty where the objects are not known."""
-
-
-def class_scores(output: RoutingOutput | Tensor) -> Tensor:
-    """(B, classes): activations of class capsules, or the probabilities that logits stand for."""
-    return output.activation if isinstance(output, RoutingOutput) else output.softmax(-1)
+    names: tuple[str, ...] = ()
+    """The names of the classes, in the order of the confusion matrix; empty where they are not known."""
 
 
 def evaluate(
@@ -127,14 +124,17 @@ def answers(
 
 def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:
     """The errors on each object, most errors first; `given` holds the answers, numbered as `to_tensors` does."""
+    if examples.instance is None:
+        return ()
+    names = examples.names
     answered = given.cpu().numpy().reshape(len(examples.category), -1)  # one column per camera
     found = []
     for category, instance in np.unique(np.stack([examples.category, examples.instance], 1), axis=0).tolist():
         asked = answered[(examples.category == category) & (examples.instance == instance)]
         wrong = asked[asked != category]
-        counts = np.bincount(wrong, minlength=len(CATEGORIES))
-        mostly = CATEGORIES[counts.argmax()] if wrong.size else ""
-        found.append(InstanceErrors(CATEGORIES[category], instance, asked.size, wrong.size, mostly, int(counts.max())))
+        counts = np.bincount(wrong, minlength=len(names))
+        mostly = names[counts.argmax()] if wrong.size else ""
+        found.append(InstanceErrors(names[category], instance, asked.size, wrong.size, mostly, int(counts.max())))
     return tuple(sorted(found, key=lambda one: -one.wrong))
 
 
@@ -162,7 +162,7 @@ def evaluate_split(
             on_progress=on_progress,
         )
         found = _evaluation(given, labels, config.network.classes)
-        results[name] = found._replace(instances=errors_by_instance(given, examples))
+        results[name] = found._replace(instances=errors_by_instance(given, examples), names=examples.names)
     return results
 
 
@@ -185,6 +185,8 @@ def write_evaluations(
     content: dict[str, Any] = {"step": step, "crops": crops}
     for name, result in evaluations.items():
         content[name] = {"accuracy": result.accuracy, "images": result.images, "confusion": result.confusion}
+        if result.names not in ((), CATEGORIES):
+            content[name]["names"] = list(result.names)
         if by_instance:
             content[f"{name} instances"] = [one._asdict() for one in result.instances]
     write_json(path, content)

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from emcaps.config import RunConfig, TrainConfig
+from emcaps.config import ARRAYS, RunConfig, TrainConfig
+from emcaps.data.arrays import parts_of_arrays
 from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
-from emcaps.data.splits import load_split
+from emcaps.data.splits import Split, load_split, make_split
 from emcaps.data.tensors import to_tensors
 from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
-from emcaps.train.checks import check_fits
+from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.graph import make_step, wants_graph
@@ -61,23 +62,28 @@ def train(
     config: RunConfig,
     folder: str | Path,
     *,
+    data: tuple[Any, Any, Any, Any] | None = None,
     device: str = "auto",
     data_folder: Path | None = None,
     resume: bool = False,
     tensorboard: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainResult:
-    """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns."""
+    """Train as `config` says and leave everything in `folder`. An interrupt (Ctrl-C, SIGTERM) saves and returns.
+
+    `data` is (images, labels, test_images, test_labels), uint8 images (N, H, W), (N, C, H, W) or (N, H, W, C) and a
+    class for each, as arrays or tensors; without it the images are those that `config.data` names.
+    """
     folder = Path(folder)
     place = start_work(device)
     choose_implementation(config.network.impl, place)
     wants_graph(config.train.graph, place)
     writer = _summary_writer() if tensorboard else None
-    split = load_split(config.data, data_folder)
+    config, split = _load(config, data, data_folder)
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
-    data = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
+    seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume:
         folders.read_config(folder)  # before the lock, which would make a missing folder
 
@@ -96,9 +102,9 @@ def train(
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums)
         if resume:
-            folders.continue_run(folder, config, place, data, first)
+            folders.continue_run(folder, config, place, seen, first)
         else:
-            folders.start_run(folder, config, place, data)
+            folders.start_run(folder, config, place, seen)
         # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
         board = stack.enter_context(writer(str(folder / "tensorboard"), purge_step=first + 1)) if writer else None
         seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
@@ -164,6 +170,21 @@ def train(
         # Last, since a run that has an evaluation counts as complete.
         write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         return TrainResult(folder, step, True, evaluations, trained_for)
+
+
+def _load(
+    config: RunConfig, data: tuple[Any, Any, Any, Any] | None, data_folder: Path | None
+) -> tuple[RunConfig, Split]:
+    """The images to train and test on, and the config with what it learns from them."""
+    if data is None:
+        split = load_split(config.data, data_folder)
+    else:
+        if len(data) != 4:
+            raise ValueError(f"data must be (images, labels, test_images, test_labels), not {len(data)} arrays")
+        config = config.override({"data.dataset": ARRAYS})
+        parts = parts_of_arrays(*data)
+        split = make_split(parts["train"], parts["test"], config.data)
+    return fill_in(config, split.train, data_folder), split
 
 
 class _Interrupted(Exception):

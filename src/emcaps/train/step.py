@@ -4,7 +4,7 @@ A step has two halves. `prepare` sets what differs from step to step. `work` doe
 nor a result, its tensors stay where they are, and it never waits for the device. So it can be captured in a CUDA graph
 (graph.py), whose replay gives the same numbers as a call.
 
-Dims: B batch; C channels; images uint8 (N, C, 48, 48) of the whole split live on the device.
+Dims: B batch; C channels; images uint8 (N, C, H, W) of the whole split live on the device.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from emcaps.config import RunConfig, TrainConfig
 from emcaps.data.augment import augment
 from emcaps.data.combine import Counterparts, mix
 from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
+from emcaps.nn.classifier import class_scores
 from emcaps.routing import RoutingOutput
-from emcaps.train.evaluate import class_scores
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
 from emcaps.train.schedules import learning_rate_of, margin_of
 

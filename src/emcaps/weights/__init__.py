@@ -48,13 +48,17 @@ def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
 
 
 def crops_for(name: str | Path, images: Tensor) -> Tensor:
-    """What the network of this name reads: the centre of uint8 images (B, C, 48, 48), prepared as in its training.
+    """What the network of this name reads: the centre of uint8 images (B, C, side, side), prepared as in its training.
+
+    The side is 48 for the networks that come with the package, else that of the images that the network was trained on.
 
     Networks differ in their preparation, and one that gets crops of another kind gives wrong answers without an error.
     """
     data = load_file(find_weights(name)).config.data
-    shape = (data.image_channels, SIDE, SIDE)
-    rule = f"images for {name} must be a uint8 tensor (B, {', '.join(map(str, shape))}), {data.view}, not"
+    side = data.size or SIDE
+    shape = (data.image_channels, side, side)
+    kind = "" if data.channels else f", {data.view}"
+    rule = f"images for {name} must be a uint8 tensor (B, {', '.join(map(str, shape))}){kind}, not"
     if not isinstance(images, Tensor):
         raise TypeError(f"{rule} {type(images).__name__}: torch.from_numpy or torch.as_tensor makes one")
     if images.dtype != torch.uint8:
@@ -62,5 +66,5 @@ def crops_for(name: str | Path, images: Tensor) -> Tensor:
     if images.ndim != 4 or images.shape[1] != shape[0]:
         raise ValueError(f"{rule} {tuple(images.shape)}: one channel a camera, stereo pairs as two")
     if images.shape[2:] != shape[1:]:
-        raise ValueError(f"{rule} {tuple(images.shape)}: resize them to {SIDE} x {SIDE}")
+        raise ValueError(f"{rule} {tuple(images.shape)}: resize them to {side} x {side}")
     return evaluation_crops(images, data.crop, 1, data.standardise)[:, 0]

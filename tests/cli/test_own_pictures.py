@@ -1,0 +1,182 @@
+"""Own pictures from the command line: import, train, resume, evaluate, predict; what is refused leaves nothing."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from commands import TINY
+
+from own_images import bars, write_pictures
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return write_pictures(tmp_path / "pictures")
+
+
+def files_below(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file()) if folder.exists() else []
+
+
+def test_import_train_resume_evaluate_and_predict(emcaps, tmp_path, pictures):
+    status, out, err = emcaps("data", "import", pictures, "--name", "insects", "--size", 20, "--png", "sheet.png")
+    assert status == 0, err
+    for words in (["bee", "8", "2"], ["all", "24", "6"]):
+        assert words in [line.split() for line in out.splitlines()]
+    assert "20 x 20, colour" in out
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+    assert files_below(tmp_path / "data") == ["insects-test.npz", "insects-train.npz"]
+    assert "insects" in emcaps("info")[1]
+    assert ["cat", "8", "2"] in [line.split() for line in emcaps("data", "show", "insects")[1].splitlines()]
+
+    status, out, err = emcaps("train", "tiny", "--data", "insects", "--steps", 2, *TINY)
+    assert status == 0, err
+    assert out.startswith("run: runs/tiny-insects-seed0\n")
+    assert ["true", "\\", "given", "ant", "bee", "cat", "images"] in [line.split() for line in out.splitlines()]
+    assert emcaps("train", "--resume", "runs/tiny-insects-seed0", "--steps", 3)[0] == 0
+
+    status, out, err = emcaps("eval", "runs/tiny-insects-seed0", "--by-instance", "--json", "found.json")
+    assert status == 0
+    assert "note: insects does not say which images show one object" in err
+    assert json.loads((tmp_path / "found.json").read_text())["test"]["names"] == ["ant", "bee", "cat"]
+
+    status, out, err = emcaps("predict", "runs/tiny-insects-seed0", pictures / "bee", pictures / "ant" / "000.png")
+    assert status == 0, err
+    assert len([line for line in out.splitlines() if ".png" in line or ".jpg" in line]) == 11
+
+
+def test_a_folder_is_trained_on_as_it_is(emcaps, tmp_path, pictures):
+    status, out, err = emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *TINY)
+    assert status == 0, err
+    assert out.startswith("run: runs/tiny-pictures-seed0\n")
+    config = json.loads((tmp_path / "runs" / "tiny-pictures-seed0" / "config.json").read_text())
+    assert config["data"]["dataset"] == str(pictures)
+    os.chdir(tmp_path / "data" if (tmp_path / "data").exists() else tmp_path / "runs")
+    assert emcaps("train", "--resume", tmp_path / "runs" / "tiny-pictures-seed0", "--steps", 2)[0] == 0
+
+
+def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
+    images, labels = bars(30, side=18)
+    np.savez(tmp_path / "mine.npz", images=images, labels=labels)
+    types = ["--set", "network.conv1_types=4", "--set", "network.conv2_types=4", "--batch-size", 8]
+    status, _, err = emcaps("train", "tiny", "--data", "mine.npz", "--steps", 1, *types)
+    assert status == 0
+    assert "note: data.crop is 18, the side of the images, which are smaller than 32" in err
+    status, out, _ = emcaps("predict", "runs/tiny-mine-seed0", "mine.npz", "--json")
+    assert status == 0
+    rows = json.loads(out)
+    assert len(rows) == 30
+    assert rows[7]["file"] == "mine.npz[7]"
+    assert rows[7]["answer"] == max(rows[7]["scores"], key=rows[7]["scores"].get)
+    assert list(rows[7]["scores"]) == ["0", "1", "2"]
+
+
+def test_a_broken_picture_stops_the_import_or_is_skipped_by_name(emcaps, tmp_path, pictures):
+    (pictures / "bee" / "bad.png").write_bytes(b"nothing")
+    status, out, err = emcaps("data", "import", pictures, "--name", "insects")
+    assert (status, out) == (1, "")
+    assert "bad.png cannot be read as a picture" in err
+    assert files_below(tmp_path / "data") == []
+    status, _, err = emcaps("data", "import", pictures, "--name", "insects", "--skip-broken")
+    assert status == 0
+    assert "note: skipped: " in err
+    assert "bad.png" in err
+    status, _, err = emcaps("predict", "small-mono", pictures / "bee")
+    assert status == 1
+    assert "bad.png cannot be read" in err
+    status, out, err = emcaps("predict", "small-mono", pictures / "bee", "--skip-broken")
+    assert status == 0
+    assert "bad.png" in err
+    assert "airplane" in out or "car" in out or "human" in out or "animal" in out or "truck" in out
+
+
+def test_an_import_that_is_stopped_leaves_the_old_set(emcaps, tmp_path, pictures, monkeypatch):
+    from emcaps.data import sources
+
+    assert emcaps("data", "import", pictures, "--name", "insects")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sources, "read_picture", stop)
+    status, _, err = emcaps("data", "import", pictures, "--name", "insects", "--size", 24)
+    assert status == 130
+    assert "nothing was written" in err
+    assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    monkeypatch.undo()
+
+
+def test_an_import_that_replaces_a_set_says_so(emcaps, pictures):
+    assert "note:" not in emcaps("data", "import", pictures, "--name", "insects")[2]
+    assert "note:" not in emcaps("data", "import", pictures, "--name", "insects")[2]
+    assert (
+        "note: insects was another set before" in emcaps("data", "import", pictures, "--name", "insects", "--grey")[2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["data", "import", "nothing", "--name", "x"], "there is no nothing"),
+        (["data", "import", "pictures", "--name", "mnist"], "'mnist' is the name of a built-in data set"),
+        (["data", "import", "pictures", "--name", "x", "--fit", "pd"], "unknown fit 'pd': did you mean 'pad'?"),
+        (["data", "import", "pictures", "--name", "x", "--test-share", "2"], "must lie between 0 and 1, not 2.0"),
+        (["data", "get", "mnits"], "unknown dataset 'mnits': did you mean 'mnist'?"),
+        (["train", "tiny", "--data", "nothing/here"], "there is no nothing/here: name a data set, a folder"),
+        (["train", "tiny", "--data", "pictures", "--split", "azimuth"], "needs two cameras at labelled viewpoints"),
+        (
+            ["train", "tiny", "--data", "pictures", "--set", "data.splice=0.5"],
+            "needs two cameras at labelled viewpoints",
+        ),
+        (["train", "tiny", "--data", "mnist"], "mnist-train.npz is not there: make it with `emcaps data get mnist`"),
+        (["predict", "small-mono", "nothing.png"], "there is no file nothing.png"),
+        (["predict", "small-mono", "notes.txt"], "notes.txt is no .png, .jpg, .jpeg or .npz file"),
+        (["predict", "small-stereo", "pictures"], "this network reads 2: give the images as an .npz file"),
+        (["predict", "small-mono", "runs"], "runs has no PNG or JPEG pictures"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(emcaps, tmp_path, pictures, arguments, message):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "runs").mkdir()
+    status, _, err = emcaps(*arguments)
+    assert status == 1
+    assert message in err
+    assert err.count("\n") == 1
+    assert files_below(tmp_path / "data") == []
+    assert files_below(tmp_path / "runs") == []
+
+
+def test_without_pillow_a_line_says_how_to_get_it(emcaps, pictures, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "pip install 'emcaps[images]'" in emcaps("train", "tiny", "--data", pictures)[2]
+
+
+def test_a_built_in_set_is_fetched_from_a_folder(emcaps, tmp_path):
+    from emcaps.data.idx import idx_header
+
+    (tmp_path / "files").mkdir()
+    for stem in ("train", "t10k"):
+        images, labels = bars(40, 10, 28)
+        for name, array in ((f"{stem}-images-idx3-ubyte", images[:, 0]), (f"{stem}-labels-idx1-ubyte", labels)):
+            array = array.astype(np.uint8)
+            (tmp_path / "files" / name).write_bytes(idx_header(array) + array.tobytes())
+    assert "is not the published file" in emcaps("data", "get", "mnist", "--from", "files")[2]
+    status, out, _ = emcaps("data", "get", "mnist", "--from", "files", "--unverified")
+    assert status == 0
+    assert out.split() == [str(tmp_path / "data" / f"mnist-{part}.npz") for part in ("train", "test")]
+
+
+def test_a_built_in_set_without_a_network_names_the_way_out(emcaps, monkeypatch):
+    import urllib.request
+
+    def offline(*_, **__):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    status, _, err = emcaps("data", "get", "cifar10")
+    assert status == 1
+    assert "cannot fetch https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz: Name or service not known" in err
+    assert "`emcaps data get cifar10 --from FOLDER`" in err
