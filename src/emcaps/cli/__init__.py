@@ -17,6 +17,7 @@ from emcaps.cli.benchmark import bench
 from emcaps.cli.data import data_app
 from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
+from emcaps.cli.export import export_network
 from emcaps.cli.shared import examples
 from emcaps.cli.show import demo, describe, info
 from emcaps.cli.training import train
@@ -66,6 +67,13 @@ app.command(
         "emcaps eval weights.safetensors --crops 13 --by-instance",
     ),
 )(evaluate)
+app.command(
+    "export",
+    epilog=examples(
+        "emcaps export small-stereo --onnx small.onnx",
+        "emcaps export runs/small-toys-mono-seed0 --onnx small.onnx --pt2 small.pt2",
+    ),
+)(export_network)
 app.command(epilog=examples("emcaps info"))(info)
 app.command(epilog=examples("emcaps demo", "emcaps demo --quick --run /tmp/demo"))(demo)
 app.command(
