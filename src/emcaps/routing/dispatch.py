@@ -155,7 +155,8 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
         if chosen != "reference":
             return _fused(chosen, inputs, stride, settings, low_precision)
         if stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling():
-            return _reference_outside_the_graph(inputs, stride, settings)
+            output: RoutingOutput = _reference_outside_the_graph(inputs, stride, settings)
+            return output
         return _reference(inputs, stride, settings)
 
 
