@@ -128,6 +128,18 @@ def test_onnx(weights, written):
     assert str(exporting.__file__).encode() not in path.read_bytes()
 
 
+@ONNX
+def test_the_log_of_a_sigmoid_stays_finite_in_onnx(tmp_path):
+    """A parent that is all but inactive has a very negative logit."""
+    network = exporting.NamedOutputs(torch.nn.LogSigmoid()).eval()
+    logits = torch.linspace(-200, 20, 111)[None]
+    with torch.no_grad():
+        program = torch.export.export(network, (logits.expand(3, -1),), dynamic_shapes=exporting.ANY_BATCH)
+    exporting._write_onnx(tmp_path / "log.onnx", program, ["logits"], {})
+    found = exporting._onnx_runner(tmp_path / "log.onnx")(logits)["logits"]
+    torch.testing.assert_close(found, network(logits)["logits"], rtol=1e-6, atol=1e-6)
+
+
 def test_without_the_packages_of_onnx_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else "here")
     with pytest.raises(ValueError, match=r"ONNX files need onnxruntime, .*: pip install 'emcaps\[onnx\]'"):

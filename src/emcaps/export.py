@@ -183,7 +183,7 @@ def _write_onnx(
 ) -> None:
     with _quietly():
         made = torch.onnx.export(
-            program,
+            program.run_decompositions({torch.ops.aten.log_sigmoid.default: _log_sigmoid}),
             dynamo=True,
             input_names=[INPUT],
             output_names=outputs,
@@ -195,6 +195,11 @@ def _write_onnx(
         node.metadata_props.clear()  # where in emcaps and torch each node comes from: most of the file otherwise
     made.model.metadata_props[METADATA] = json.dumps(metadata, indent=2)
     made.save(path)
+
+
+def _log_sigmoid(logit: Tensor) -> Tensor:
+    """The logarithm of the sigmoid, finite for every logit. torch's own ONNX form, Log(Sigmoid), gives -inf at -100."""
+    return logit.clamp(max=0) - (1 + (-logit.abs()).exp()).log()
 
 
 def _onnx_runner(path: Path) -> Run:
