@@ -150,7 +150,7 @@ def _checked(path: Path, temporary: Path, run: Run, network: nn.Module, images: 
         if not found <= TOLERANCE:  # nor if it is NaN
             raise ValueError(
                 f"{path} would differ from PyTorch by {found:.1e} for a batch of {size}, more than {TOLERANCE:.0e}, so "
-                "it was not written: export with other versions of torch and onnxruntime"
+                "it was not written: use the other format, or other versions of torch and onnxruntime"
             )
         difference = max(difference, found)
     milliseconds, torch_milliseconds = (_time(work, images) for work in (run, network))
