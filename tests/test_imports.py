@@ -23,6 +23,7 @@ ORDER = [
     "analysis",
     "train",
     "weights",
+    "export",
     "emcaps",
     "report",
     "bench",

@@ -43,6 +43,23 @@ def test_a_network_classifies_images(name):
         network(torch.zeros(2, network.image_channels, 32, 32, dtype=torch.uint8))
 
 
+def test_load_chooses_the_implementation():
+    images = torch.randn(2, 1, 32, 32)
+    reference = emcaps.load("small-mono", impl="reference")
+    assert [layer.routing["impl"] for layer in reference.routed] == ["reference"] * 3
+    assert [layer.routing["impl"] for layer in emcaps.load("small-mono").routed] == ["auto"] * 3
+    usual = emcaps.load("small-mono")(images).activation
+    torch.testing.assert_close(reference(images).activation, usual, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"unknown impl 'numbra': did you mean 'numba'\?"):
+        emcaps.load("small-mono", impl="numbra")
+
+
+def test_load_refuses_an_implementation_that_cannot_run(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"impl='triton' cannot run: .*not on cpu: use impl='auto' or 'reference'"):
+        emcaps.load("small-mono", impl="triton")
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_network_is_the_end_of_its_recorded_run(name):
     record = ROOT / RUNS[name]

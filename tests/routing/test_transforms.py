@@ -1,5 +1,10 @@
 """Routing under torch's function transforms."""
 
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -10,13 +15,52 @@ from routing.compare import assert_close
 CASES = {"conv": (conv_routing, conv_inputs()), "class": (class_routing, class_inputs())}
 
 
-@pytest.mark.parametrize("impl", ["auto", "reference"])
-@pytest.mark.parametrize("layer", CASES)
+@pytest.mark.parametrize(("layer", "impl"), [("conv", "auto"), ("class", "auto"), ("class", "reference")])
 def test_compile_in_one_graph(layer, impl):
     routing, inputs = CASES[layer]
     compiled = torch.compile(
         lambda *tensors: routing(*tensors, iterations=2, impl=impl), backend="eager", fullgraph=True
     )
+    got, want = compiled(*inputs), routing(*inputs, iterations=2)
+    assert_close("pose", got.pose, want.pose, 1e-12)
+    assert_close("activation", got.activation, want.activation, 1e-12)
+
+
+COMPILED_WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import torch
+from emcaps.nn import ConvCaps, PrimaryCaps
+
+torch.manual_seed(0)
+network = torch.nn.Sequential(PrimaryCaps(3, 2), ConvCaps(2, 3, kernel=3, stride=2, iterations=2))
+images = torch.randn(2, 3, 14, 14)
+
+def outputs_and_gradients(call):
+    network.zero_grad()
+    output = call(images)
+    (output.pose.square().sum() + output.activation.sum()).backward()
+    return [*output, *(parameter.grad for parameter in network.parameters())]
+
+compiled, wanted = outputs_and_gradients(torch.compile(network)), outputs_and_gradients(network)
+for one, other in zip(compiled, wanted, strict=True):
+    torch.testing.assert_close(one, other)
+print("alike")
+"""
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+def test_a_network_compiled_for_a_cpu_without_numba_runs(tmp_path):
+    """It runs in a process of its own, because the compiler's fault would end this one."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILED_WITHOUT_NUMBA]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert (done.returncode, done.stdout) == (0, "alike\n"), done.stderr
+
+
+def test_the_reference_of_a_convolutional_layer_compiles_with_a_break():
+    routing, inputs = CASES["conv"]
+    compiled = torch.compile(lambda *tensors: routing(*tensors, iterations=2, impl="reference"), backend="eager")
     got, want = compiled(*inputs), routing(*inputs, iterations=2)
     assert_close("pose", got.pose, want.pose, 1e-12)
     assert_close("activation", got.activation, want.activation, 1e-12)

@@ -17,6 +17,7 @@ from emcaps.cli.benchmark import bench
 from emcaps.cli.data import data_app
 from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
+from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
 from emcaps.cli.shared import examples
 from emcaps.cli.show import demo, describe, info
@@ -71,6 +72,13 @@ app.command(
 app.command(
     epilog=examples("emcaps predict runs/small-birds-seed0 photo.jpg", "emcaps predict small-mono pictures/ --json")
 )(predict)
+app.command(
+    "export",
+    epilog=examples(
+        "emcaps export small-stereo --onnx small.onnx",
+        "emcaps export runs/small-toys-mono-seed0 --onnx small.onnx --pt2 small.pt2",
+    ),
+)(export_network)
 app.command(epilog=examples("emcaps info"))(info)
 app.command(epilog=examples("emcaps demo", "emcaps demo --quick --run /tmp/demo"))(demo)
 app.command(

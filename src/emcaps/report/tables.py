@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from emcaps.data.prepared import Examples
+from emcaps.export import Exported
 from emcaps.nn.summary import LayerRow
 from emcaps.train.evaluate import Evaluation, InstanceErrors
 
@@ -127,6 +128,17 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
     table.show_header = False
     for name, value in values.items():
         table.add_row(Text(name), Text(str(value)))
+    return table
+
+
+def export_table(files: Sequence[Exported], title: str) -> Table:
+    """Files of an exported network: how large, how near to PyTorch and how fast they are."""
+    table = plain_table(title)
+    for column in ("file", "KiB", "difference\nfrom PyTorch", "ms per\nimage", "PyTorch's\nms per image"):
+        table.add_column(column, justify="left" if column == "file" else "right")
+    for file in files:
+        times = (f"{milliseconds:.2f}" for milliseconds in (file.milliseconds, file.torch_milliseconds))
+        table.add_row(Text(str(file.path)), f"{file.size / 1024:,.0f}", f"{file.difference:.1e}", *times)
     return table
 
 

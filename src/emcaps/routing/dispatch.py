@@ -154,9 +154,22 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
         if chosen != "reference":
             return _fused(chosen, inputs, stride, settings, low_precision)
-        for step in _reference_steps(inputs, stride, settings):
-            last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
+        if stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling():
+            output: RoutingOutput = _reference_outside_the_graph(inputs, stride, settings)
+            return output
+        return _reference(inputs, stride, settings)
+
+
+def _reference(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -> RoutingOutput:
+    for step in _reference_steps(inputs, stride, settings):
+        last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
     return last
+
+
+# torch's compiler for CPUs turns F.fold, and the gradient of Tensor.unfold, into code that writes outside its memory
+# and ends the process (pytorch/pytorch#191837). So a convolutional layer of the reference, which needs both, runs there
+# as it is, between two compiled graphs.
+_reference_outside_the_graph = torch.compiler.disable(_reference)
 
 
 def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingTrace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
 
 
 class RoutingOutput(NamedTuple):
@@ -57,3 +58,7 @@ class RoutingTrace(tuple[RoutingStep, ...]):
     @property
     def activation(self) -> tuple[Tensor, ...]:
         return tuple(step.activation for step in self)
+
+
+# So that torch.export.save can write a program that returns this type, and load can read it.
+_register_namedtuple(RoutingOutput, serialized_type_name="emcaps.RoutingOutput")

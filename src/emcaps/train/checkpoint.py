@@ -18,7 +18,7 @@ from emcaps.config import RunConfig
 from emcaps.files import atomic_write
 from emcaps.nn import build_network
 from emcaps.nn.classifier import Classifier
-from emcaps.routing.availability import unavailable
+from emcaps.routing.availability import choose_implementation, unavailable
 from emcaps.train.device import pick_device
 
 NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."
@@ -75,13 +75,22 @@ def _names_in_order(network: nn.Module, optimiser: torch.optim.Optimizer) -> lis
     return [name_of[id(value)] for group in optimiser.param_groups for value in group["params"]]
 
 
-def load_network(path: str | Path, device: torch.device | str = "cpu") -> tuple[Classifier, RunConfig, int]:
-    """The network in a weights file or checkpoint, its config, and the step it was saved at."""
+def load_network(
+    path: str | Path, device: torch.device | str = "cpu", impl: str | None = None
+) -> tuple[Classifier, RunConfig, int]:
+    """The network in a weights file or checkpoint, its config, and the step it was saved at.
+
+    `impl` chooses the implementation of its routing and must be able to run on the device. None keeps the config's own
+    if it can run there, else takes "auto".
+    """
     checkpoint = load(path)
     config = checkpoint.config
     place = pick_device(str(device))
-    impl = config.network.impl
-    if impl != "auto" and unavailable(impl, place):  # it may be evaluated where the one that trained it cannot run
+    if impl is not None:
+        choose_implementation(impl, place)
+        config = config.override({"network.impl": impl})
+    elif config.network.impl != "auto" and unavailable(config.network.impl, place):
+        # A network may be used where the implementation that trained it cannot run.
         config = config.override({"network.impl": "auto"})
     network = build_network(config.network, config.data.image_channels, config.data.crop)
     try:

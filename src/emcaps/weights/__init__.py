@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE
 from emcaps.names import unknown_name
+from emcaps.nn.classifier import Classifier
 from emcaps.train.checkpoint import load as load_file
 from emcaps.train.checkpoint import load_network
 from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
@@ -34,16 +35,18 @@ def find_weights(name: str | Path) -> Path:
     )
 
 
-def load(name: str | Path, device: torch.device | str = "cpu") -> nn.Module:
+def load(name: str | Path, device: torch.device | str = "cpu", impl: str | None = None) -> Classifier:
     """A trained network, ready to classify.
 
     >>> network = emcaps.load("small-stereo")
     >>> crops = emcaps.crops_for("small-stereo", images)  # uint8 (B, 2, 48, 48)
     >>> network(crops).activation.argmax(-1)
 
-    `name` is the name of a network that comes with the package, a run folder or a .safetensors file.
+    `name` is the name of a network that comes with the package, a run folder or a .safetensors file. `impl` is the
+    implementation of its routing, as in `conv_routing`; without it the network keeps the one of its training where that
+    can run.
     """
-    network, _, _ = load_network(find_weights(name), device)
+    network, _, _ = load_network(find_weights(name), device, impl)
     return network.eval()
 
 

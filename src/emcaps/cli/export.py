@@ -1,0 +1,35 @@
+"""`emcaps export`: trained weights as files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emcaps.cli.shared import wide_console
+from emcaps.files import check_writable
+
+
+def export_network(
+    weights: Annotated[
+        str,
+        typer.Argument(
+            help="A network that comes with emcaps (full-stereo, small-mono, small-stereo), a run folder or a "
+            ".safetensors file.",
+            metavar="WEIGHTS",
+        ),
+    ],
+    onnx: Annotated[Path | None, typer.Option(help="Write this ONNX file.")] = None,
+    pt2: Annotated[Path | None, typer.Option(help="Write this file for torch.export.load.")] = None,
+) -> None:
+    """Write a trained network as ONNX or for torch.export.load, and check the file against PyTorch."""
+    paths = [path for path in (onnx, pt2) if path is not None]
+    if not paths:
+        raise ValueError("there is no file to write: name one by --onnx FILE, --pt2 FILE or both")
+    for path in paths:
+        check_writable(path.parent)
+    from emcaps.export import export
+    from emcaps.report.tables import export_table
+
+    wide_console().print(export_table(export(weights, onnx, pt2), f"{weights}, exported"))
