@@ -128,7 +128,7 @@ def test_without_runs_the_message_says_how_to_get_them(tmp_path):
         finished(ROWS, ["two"], tmp_path)
     with pytest.raises(ValueError, match=r"a, b, c and 2 more in"):
         finished(dict.fromkeys("abcde", ROWS["one"]), list("abcde"), tmp_path)
-    with pytest.raises(ValueError, match=r"there is no folder .*nothing: .* --runs, .* --train .* checkout of emcaps"):
+    with pytest.raises(ValueError, match=r"there is no folder .*nothing: .* --runs; .* checkout of emcaps, .* --train"):
         finished(ROWS, ["two"], tmp_path / "nothing")
 
 
