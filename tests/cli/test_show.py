@@ -67,3 +67,19 @@ def test_the_demo_trains_longer_than_the_quick_one():
 
     for quick, steps in ((False, STEPS), (True, QUICK_STEPS)):
         assert demo_config("small", quick=quick).train.steps == steps
+
+
+def test_describe_takes_channels_classes_size_and_settings(emcaps):
+    status, out, _ = emcaps(
+        "describe", "tiny", "--channels", 3, "--classes", 10, "--size", 28, "--set", "network.conv2_types=6"
+    )
+    assert status == 0
+    assert "tiny, 3 channels" in out
+    for row in (r"input +\(\?, 28, 28, 3\)", r"conv_caps2 .*O=6 ", r"class_caps .*O=10 +\(\?, 1, 1, 10\)"):
+        assert re.search(row, out), row
+
+
+def test_describe_refuses_two_answers_to_how_many_channels(emcaps):
+    status, _, err = emcaps("describe", "tiny", "--stereo", "--channels", 3)
+    assert status == 1
+    assert "--stereo means 2 channels and --channels says 3" in err

@@ -51,7 +51,9 @@ def _options(
 
 
 # The commands, in the order in which the help lists them.
-app.command(epilog=examples("emcaps describe small --stereo"))(describe)
+app.command(
+    epilog=examples("emcaps describe small --stereo", "emcaps describe small --channels 3 --classes 10 --size 28")
+)(describe)
 app.command(
     epilog=examples(
         "emcaps train small --data smallnorb --stereo --steps 20000",

@@ -23,6 +23,20 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
 ]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+]
+
+
+def assignments(settings: list[str]) -> dict[str, str]:
+    """What `--set NAME=VALUE` says, by name."""
+    changes = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes NAME=VALUE, such as train.learning_rate=1e-3, not {text!r}")
+        changes[name.strip()] = value.strip()
+    return changes
 
 
 def examples(*commands: str) -> str:

@@ -7,22 +7,37 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import PRESET_NAMES, RESUMES, DeviceOption, interruption, wide_console
+from emcaps.cli.shared import (
+    PRESET_NAMES,
+    RESUMES,
+    DeviceOption,
+    SettingsOption,
+    assignments,
+    interruption,
+    wide_console,
+)
 from emcaps.config import DATASETS, IMPLEMENTATIONS, PLAIN_DATASETS, preset
 
 
 def describe(
     name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
     stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
+    channels: Annotated[int | None, typer.Option(help="Input channels, such as 3 for colour.", min=1, max=4)] = None,
+    classes: Annotated[int | None, typer.Option(help="Classes to tell apart.")] = None,
     size: Annotated[int, typer.Option(help="Side of the input image.")] = 32,
+    settings: SettingsOption = None,
 ) -> None:
     """Print a network layer by layer: shapes, parameters, and how much data EM routing assigns."""
-    config = preset(name).network
+    if stereo and channels is not None:
+        raise ValueError(f"--stereo means 2 channels and --channels says {channels}: give only one of the two")
+    changes = {} if classes is None else {"network.classes": classes}
+    config = preset(name).override(changes | assignments(settings or [])).network
     from emcaps.nn.summary import summarise
     from emcaps.report.tables import layer_table
 
-    rows = summarise(config, 2 if stereo else 1, size)
-    wide_console().print(layer_table(rows, f"{name}, {'stereo' if stereo else 'mono'}"))
+    kind = f"{channels} channels" if channels is not None else "stereo" if stereo else "mono"
+    rows = summarise(config, channels or (2 if stereo else 1), size)
+    wide_console().print(layer_table(rows, f"{name}, {kind}"))
 
 
 def info() -> None:

@@ -12,7 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import PRESET_NAMES, DeviceOption, FolderOption, show_evaluations
+from emcaps.cli.shared import (
+    PRESET_NAMES,
+    DeviceOption,
+    FolderOption,
+    SettingsOption,
+    assignments,
+    show_evaluations,
+)
 from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
 from emcaps.files import FULL
 
@@ -35,9 +42,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
-    ] = None,
+    settings: SettingsOption = None,
     config_file: Annotated[
         Path | None,
         typer.Option(
@@ -62,7 +67,7 @@ def train(
         "train.batch_size": batch_size,
         "train.seed": seed,
     }
-    changes = {key: value for key, value in changes.items() if value is not None} | _assignments(settings or [])
+    changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
         config, run = _resumed_config(resume, name, config_file, changes, run), resume
@@ -117,16 +122,6 @@ def _tell_of_crop(config: RunConfig, run: Path) -> None:
             f"note: data.crop is {used}, the side of the images, which are smaller than {config.data.crop}",
             file=sys.stderr,
         )
-
-
-def _assignments(settings: list[str]) -> dict[str, str]:
-    changes = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes NAME=VALUE, such as train.learning_rate=1e-3, not {text!r}")
-        changes[name.strip()] = value.strip()
-    return changes
 
 
 def _resumed_config(
