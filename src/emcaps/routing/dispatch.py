@@ -154,7 +154,7 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
         if chosen != "reference":
             return _fused(chosen, inputs, stride, settings, low_precision)
-        if stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling():
+        if impl == "auto" and stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling():
             output: RoutingOutput = _reference_outside_the_graph(inputs, stride, settings)
             return output
         return _reference(inputs, stride, settings)
@@ -167,8 +167,8 @@ def _reference(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -
 
 
 # torch's compiler for CPUs turns F.fold, and the gradient of Tensor.unfold, into code that writes outside its memory
-# and ends the process (pytorch/pytorch#191837). So a convolutional layer of the reference, which needs both, runs there
-# as it is, between two compiled graphs.
+# and ends the process (pytorch/pytorch#191837). A convolutional layer of the reference needs both. So where "auto" has
+# only the reference, it runs as it is, between two compiled graphs; impl="reference" is compiled, for other backends.
 _reference_outside_the_graph = torch.compiler.disable(_reference)
 
 
