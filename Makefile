@@ -13,7 +13,7 @@ docs: setup  # tables and pictures of the documents, from the recorded runs
 	$(BIN)/python -m emcaps.documents
 
 test: setup lint
-	@echo "The tests run in two processes, for about five minutes; each shows its output when it is done."
+	@echo "The tests run in two processes, for about six minutes; each shows its output when it is done."
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-interpreted test-rest
 
 test-interpreted: setup  # GPU kernels in Triton's interpreter: one core, more than half of the time
