@@ -2,7 +2,7 @@
 
     python examples/mnist_loop.py FOLDER    # which holds train-images-idx3-ubyte.gz and MNIST's other three files
 
-After 200 steps some 94 % of 1,000 test images are right; on two CPU cores that takes a minute or two.
+After 200 steps over 90 % of 1,000 test images are right; on two CPU cores that takes a minute or two.
 """
 
 import gzip

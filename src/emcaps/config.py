@@ -49,7 +49,7 @@ OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "tra
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, 5 classes.
+    """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, and its classes.
 
     By itself, as in NetworkConfig(classes=10), it describes a network for your own loop, which takes raw images. In a
     RunConfig, so in a preset or a saved run, `input` "auto" becomes "as_given", because a run prepares its images by
