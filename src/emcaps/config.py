@@ -129,6 +129,17 @@ class DataConfig:
     """Side of the square that is cut from each image: at random for training, from the centre for testing."""
     max_shift: int = 24
     """Training crops lie at most this many pixels off the centre along each axis, and never beyond the image."""
+    pad: int = 0
+    """Training crops may reach this many pixels beyond the image, where its edge goes on: so small images can be
+    shifted without losing what is at their borders."""
+    mirror: float = 0.0
+    """For this share of the training images left and right are swapped."""
+    turn: float = 0.0
+    """Training images are turned by up to this many degrees either way."""
+    zoom: float = 0.0
+    """Training images are enlarged or reduced by up to this share: 0.1 gives factors between 1 / 1.1 and 1.1."""
+    slant: float = 0.0
+    """Training images are slanted: each row moves sideways by up to this share of its distance from the middle."""
     standardise: Standard = "image"
     """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself. With
     "background" the mean of the image's edge becomes 0 and 40 grey levels become 1."""
@@ -155,10 +166,11 @@ class DataConfig:
     def __post_init__(self) -> None:
         _check_choices(self, "data")
         _check_numbers(self, "data", "at least 8", "crop")
-        _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size")
+        _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
         _check_numbers(self, "data", "0 to 4", "channels")
-        _check_numbers(self, "data", "zero or more, and finite", "brightness")
-        _check_numbers(self, "data", "a share, 0 to 1", "splice")
+        _check_numbers(self, "data", "zero or more, and finite", "brightness", "zoom", "slant")
+        _check_numbers(self, "data", "0 to 180", "turn")
+        _check_numbers(self, "data", "a share, 0 to 1", "splice", "mirror")
         _require(
             0 < self.contrast_low <= self.contrast_high < math.inf,
             (self.contrast_low, self.contrast_high),
@@ -281,6 +293,7 @@ NUMBER_RULES: dict[str, Callable[[float], bool]] = {
     "at least 8": lambda value: value >= 8,
     "zero or more": lambda value: value >= 0,
     "0 to 4": lambda value: 0 <= value <= 4,
+    "0 to 180": lambda value: 0 <= value <= 180,
     "finite": math.isfinite,
     "positive and finite": lambda value: 0 < value < math.inf,
     "zero or more, and finite": lambda value: 0 <= value < math.inf,

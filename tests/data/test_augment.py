@@ -10,6 +10,8 @@ from data.images import generator, position_images, some_images
 from emcaps.config import DataConfig
 from emcaps.data import augment, crops  # not their names: pytest would take `evaluation_crops` for a test
 
+WARPED = DataConfig(crop=40, pad=3, mirror=0.5, turn=20.0, zoom=0.2, slant=0.3)
+
 
 @pytest.mark.parametrize(("height", "width", "crop"), [(48, 48, 32), (7, 11, 5), (6, 6, 6), (5, 5, 1)])
 def test_random_crop_cuts_one_square_from_each_image(height: int, width: int, crop: int) -> None:
@@ -104,6 +106,8 @@ def test_augment_functions_refuse(call: Callable[[torch.Tensor], object], messag
     "call",
     [
         lambda x, g: augment.random_crop(x, 8, g),
+        lambda x, g: augment.random_mirror(x, 0.5, g),
+        lambda x, g: augment.random_affine(x, g, turn=10.0),
         lambda x, g: augment.random_brightness(x, 1.0, g),
         lambda x, g: augment.random_contrast(x, 1.0, 1.0, g),
         lambda x, g: augment.augment(x, DataConfig(), g),
@@ -116,8 +120,11 @@ def test_random_functions_refuse_a_generator_of_another_device(call: Callable[..
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_augment_on_cuda_never_waits_and_equals_the_cpu_on_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, config = some_images(64), DataConfig()
+@pytest.mark.parametrize("config", [DataConfig(), WARPED], ids=["plain", "warped"])
+def test_augment_on_cuda_never_waits_and_equals_the_cpu_on_the_same_draws(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = some_images(64)
     on_device = images.cuda()
     augment.augment(on_device, config, torch.Generator("cuda"))
     torch.cuda.set_sync_debug_mode("error")
@@ -170,3 +177,85 @@ def test_grey_above_the_background_is_measured_before_cropping() -> None:
     torch.testing.assert_close(got, cut, rtol=1e-5, atol=1e-5)
     tested = crops.evaluation_crops(images, 32, standardised="background")
     assert torch.equal(tested[:, 0], crops.centre_crop(want, 32))
+
+
+def test_augment_mirrors_then_warps_then_pads_then_crops() -> None:
+    images = some_images(6)
+    draws = generator(3)
+    expected = augment.random_mirror(crops.standardise(images), WARPED.mirror, draws)
+    expected = augment.random_affine(expected, draws, turn=WARPED.turn, zoom=WARPED.zoom, slant=WARPED.slant)
+    expected = torch.nn.functional.pad(expected, (3, 3, 3, 3), mode="replicate")
+    expected = augment.random_crop(expected, 40, draws, WARPED.max_shift)
+    expected = augment.random_brightness(expected, WARPED.brightness, draws)
+    expected = augment.random_contrast(expected, WARPED.contrast_low, WARPED.contrast_high, draws)
+    assert torch.equal(augment.augment(images, WARPED, generator(3)), expected)
+
+
+def test_a_share_of_the_images_is_mirrored() -> None:
+    images = some_images(4000, channels=1, side=3)
+    result = augment.random_mirror(images, 0.3, generator())
+    swapped = (result == images.flip(-1)).flatten(1).all(1)
+    assert torch.equal(result[~swapped], images[~swapped])
+    assert swapped.float().mean() == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(augment.random_mirror(images, 1.0, generator()), images.flip(-1))
+
+
+@pytest.mark.parametrize("standardise", ["image", "crop", "background"])
+def test_padding_shifts_small_images_and_continues_their_edge(standardise: str) -> None:
+    """A single bright pixel comes to lie in any of 5 x 5 places, and columns of one grey stay columns."""
+    config = DataConfig(crop=9, pad=2, standardise=standardise, brightness=0.0, contrast_low=1.0, contrast_high=1.0)  # type: ignore[arg-type]
+    images = torch.zeros(600, 1, 9, 9, dtype=torch.uint8)
+    images[:, :, 4, 4] = 200
+    brightest = augment.augment(images, config, generator()).flatten(1).argmax(1)
+    places = {divmod(place, 9) for place in brightest.tolist()}
+    assert places == {(row, column) for row in range(2, 7) for column in range(2, 7)}
+    columns = torch.arange(9, dtype=torch.uint8).mul(20).expand(600, 1, 9, 9)
+    shifted = augment.augment(columns, config, generator())
+    assert (shifted - shifted[:, :, :1]).abs().max() < 1e-6
+
+
+def _pinned(monkeypatch: pytest.MonkeyPatch, *drawn: float) -> None:
+    """The next uniform numbers, each for all images, whatever the generator says."""
+    numbers = iter(drawn)
+    monkeypatch.setattr(augment, "_uniform", lambda images, _: torch.full((len(images), 1, 1, 1), next(numbers)))
+
+
+def test_turning_by_a_right_angle_moves_pixels_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = some_images(2, side=7).float()
+    _pinned(monkeypatch, 1.0, 0.5, 0.5)
+    turned = augment.random_affine(images, generator(), turn=90.0)
+    torch.testing.assert_close(turned, images.rot90(1, (2, 3)), rtol=0, atol=1e-2)
+
+
+def test_zoom_by_two_shows_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a grey ramp, whose value is its place: the middle half of the places fills the whole image, or the reverse."""
+    ramp = torch.arange(16.0).expand(1, 1, 16, 16)
+    _pinned(monkeypatch, 0.5, 0.0, 0.5)
+    enlarged = augment.random_affine(ramp, generator(), zoom=1.0)
+    torch.testing.assert_close(enlarged, 7.5 + (ramp - 7.5) / 2, rtol=0, atol=1e-4)
+    _pinned(monkeypatch, 0.5, 1.0, 0.5)
+    reduced = augment.random_affine(ramp, generator(), zoom=1.0)
+    torch.testing.assert_close(reduced, (7.5 + (ramp - 7.5) * 2).clamp(0, 15), rtol=0, atol=1e-4)
+
+
+def test_slant_moves_rows_sideways_by_their_distance_from_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = torch.arange(17.0).expand(1, 1, 17, 17)
+    _pinned(monkeypatch, 0.5, 0.5, 1.0)
+    slanted = augment.random_affine(ramp, generator(), slant=0.5)
+    rows = torch.arange(17.0)[:, None] - 8
+    torch.testing.assert_close(slanted, (ramp + 0.5 * rows).clamp(0, 16), rtol=0, atol=1e-4)
+
+
+def test_turns_zooms_and_slants_are_drawn_evenly_for_each_image() -> None:
+    """Read back from two ramps: the gradients of a warped ramp are the elements of the map."""
+    count, side = 2000, 9
+    place = torch.arange(float(side))
+    ramps = torch.stack([place.expand(side, side), place[:, None].expand(side, side)]).expand(count, 2, side, side)
+    turned = augment.random_affine(ramps, generator(), turn=20.0)
+    angle = torch.atan2(turned[:, 1, 4, 5] - turned[:, 1, 4, 4], turned[:, 0, 4, 5] - turned[:, 0, 4, 4]).rad2deg()
+    assert angle.abs().max() <= 20.01
+    assert angle.std() == pytest.approx(20 / math.sqrt(3), rel=0.05)
+    zoomed = augment.random_affine(ramps, generator(), zoom=0.5)
+    size = torch.log(zoomed[:, 0, 4, 5] - zoomed[:, 0, 4, 4])
+    assert size.abs().max() <= math.log(1.5) + 1e-4
+    assert size.std() == pytest.approx(math.log(1.5) / math.sqrt(3), rel=0.05)

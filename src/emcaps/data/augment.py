@@ -6,7 +6,10 @@ images' device, without waiting for it; every random number comes from the gener
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from emcaps.config import DataConfig
@@ -17,18 +20,56 @@ from emcaps.data.crops import after_cropping, before_cropping, check_crop, check
 def augment(
     images: Tensor, config: DataConfig, generator: torch.Generator, counterparts: Tensor | None = None
 ) -> Tensor:
-    """Training crops float32 (N, C, crop, crop) of uint8 images: standardise, splice, crop, brightness, contrast.
+    """Training crops float32 (N, C, crop, crop) of uint8 images.
 
-    With config.standardise "crop" standardising comes after cropping; with "background" grey is measured from the
-    background instead of standardised. Images are spliced with their `counterparts`, uint8 too, if there are any.
+    In this order, each if it is asked for: standardise, splice, mirror, turn with zoom and slant, pad, crop, change
+    brightness and contrast. With config.standardise "crop" standardising comes after cropping; with "background" grey
+    is measured from the background instead of standardised. Images are spliced with their `counterparts`, uint8 too,
+    if there are any.
     """
     images = before_cropping(images, config.standardise)
     if counterparts is not None:
         images = splice(images, before_cropping(counterparts, config.standardise), config.splice, generator)
+    if config.mirror:
+        images = random_mirror(images, config.mirror, generator)
+    if config.turn or config.zoom or config.slant:
+        images = random_affine(images, generator, turn=config.turn, zoom=config.zoom, slant=config.slant)
+    if config.pad:
+        images = F.pad(images.to(torch.float32), (config.pad,) * 4, mode="replicate")
     crops = random_crop(images, config.crop, generator, config.max_shift)
     crops = after_cropping(crops, config.standardise)
     crops = random_brightness(crops, config.brightness, generator)
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
+
+
+def random_mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """The images, a `share` of them with left and right swapped."""
+    check_images(images)
+    return torch.where(_uniform(images, generator) < share, images.flip(-1), images)
+
+
+def random_affine(
+    images: Tensor, generator: torch.Generator, *, turn: float = 0.0, zoom: float = 0.0, slant: float = 0.0
+) -> Tensor:
+    """Each image slanted, turned and enlarged or reduced about its centre, by amounts of its own, as float32.
+
+    It is turned by up to `turn` degrees either way. The factor lies between 1 / (1 + zoom) and 1 + zoom, and enlarges
+    as often as it reduces. Each row moves sideways by up to `slant` times its distance from the middle row. Pixels are
+    interpolated; what comes in from beyond the edge continues the edge.
+    """
+    check_images(images)
+
+    def drawn(largest: float) -> Tensor:
+        return largest * (2 * _uniform(images, generator) - 1)
+
+    angle, scale, sideways = drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant)
+    height, width = images.shape[-2:]
+    down = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
+    across = torch.arange(width, device=images.device) - (width - 1) / 2
+    down_there = scale * (angle.cos() * down + angle.sin() * across)  # where in the image a pixel of the result lies
+    across_there = scale * (angle.cos() * across - angle.sin() * down) + sideways * down_there
+    places = torch.stack([2 * across_there / width, 2 * down_there / height], dim=-1)[:, 0]  # -1 to 1: edge to edge
+    return F.grid_sample(images.to(torch.float32), places, padding_mode="border", align_corners=False)
 
 
 def random_crop(images: Tensor, crop: int, generator: torch.Generator, max_shift: int | None = None) -> Tensor:
