@@ -189,3 +189,30 @@ def choices(
     how = _training(train, seed, seeds, 1, jobs, device, folder)
     with interruption(RESUMES):
         run_choices(runs, wide_console(), train=how)
+
+
+@experiment_app.command(
+    "other-data",
+    epilog=examples(
+        "emcaps experiment other-data",
+        "emcaps experiment other-data --train --runs runs/other-data --row mnist-quick --device cpu",
+    ),
+)
+def other_data(
+    runs: RunsOption = Path("results/other-data"),
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as fashion-mnist; may be repeated.")
+    ] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """MNIST and Fashion-MNIST by the small network; `emcaps data get` fetches them."""
+    from emcaps.experiments.other_data import ROWS, run_other_data
+
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(RESUMES):
+        run_other_data(runs, wide_console(), rows or list(ROWS), train=how)
