@@ -37,7 +37,7 @@ RECIPE: dict[str, Any] = {
     "train.warmup_steps": 200,
     "train.weight_decay": 0.0,
 }
-LONG: dict[str, Any] = _steps(80_000) | {
+LONG: dict[str, Any] = _steps(60_000) | {
     "data.standardise": "background",
     "train.beta_rate": 30.0,
     "train.log_every": 2000,
