@@ -23,7 +23,7 @@ def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, i
     chosen = classes.view(-1, 1, 1, 1, 1).expand(*assignment.shape[:-1], 1)
     given = assignment.gather(-1, chosen)[..., 0] * children
     shares = given / given.sum((1, 2, 3), keepdim=True).clamp(min=1e-9)
-    for layer, steps, children in reversed(list(zip(network.routed, trace.routed, below, strict=False))):
+    for layer, steps, children in reversed(list(zip(network.routed[:-1], trace.routed[:-1], below, strict=True))):
         assert isinstance(layer, ConvCaps)
         shares = _children_shares(shares, steps[iteration].assignment, children, layer)
     return shares.sum(-1)
