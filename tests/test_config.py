@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emcaps.config import PRESETS, DataConfig, NetworkConfig, RunConfig, TrainConfig, preset
+from emcaps.config import PRESETS, DataConfig, LayerConfig, NetworkConfig, RunConfig, TrainConfig, preset
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -61,10 +61,24 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"train.graph": True}, "unknown graph True"),
         ({"train.autocast": "bfloat"}, "unknown autocast 'bfloat': did you mean 'bfloat16'"),
         ({"network.kind": "cnn"}, "train.loss must be 'cross_entropy', not 'spread'"),
+        ({"network.conv1_types": 0}, "network.conv1_types must be at least 1 without network.layers, not 0"),
+        ({"network.layers": 3}, "network.layers must be a list, or a text such as '16:3:2, 16:3:1', not 3"),
+        ({"network.layers": "8, x:3"}, "layer 2: a layer must be written types:kernel:stride .* not ' x:3'"),
+        ({"network.layers": "8:3:1:1"}, "layer 1: a layer must be written types:kernel:stride .* not '8:3:1:1'"),
+        ({"network.layers": "8,"}, "layer 2: a layer must be written .* not ''"),
+        ({"network.layers": "0"}, "layer 1: types of a capsule layer must be a whole number of at least 1, not 0"),
+        ({"network.layers": ["8:0"]}, "layer 1: kernel of a capsule layer must be a whole number of at least 1, not 0"),
+        ({"network.layers": [{"types": 8, "stride": 1.5}]}, "stride of a capsule layer must be .*, not 1.5"),
+        ({"network.layers": [{"types": True}]}, "types of a capsule layer must be a whole number .*, not True"),
+        ({"network.layers": [{"kernel": 3}]}, "layer 1: a layer must say its types, not {'kernel': 3}"),
+        ({"network.layers": [{"type": 3}]}, "layer 1: unknown setting of a layer 'type': did you mean 'types'"),
+        ({"network.layers": [8]}, "layer 1: a layer must be a LayerConfig, a dict or a text such as '16:3:2', not 8"),
+        ({"network.layers": "8", "network.conv2_types": 4}, "so network.conv2_types must be left out, not 4"),
+        ({"network.layers": "8", "network.kind": "cnn"}, "describes capsules, which the cnn network has not"),
     ],
 )
 def test_override_with_a_bad_value_names_value_and_rule(change, message):
-    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+    with pytest.raises(ValueError, match=message.replace(".", r"\.").replace(r"\.*", ".*")):
         preset("small").override(change)
 
 
@@ -98,7 +112,8 @@ def test_every_setting_with_choices_takes_these_and_no_other(section, name, want
 def test_every_setting_is_a_number_a_text_or_a_choice():
     for section in (NetworkConfig, DataConfig, TrainConfig):
         for name, wanted in typing.get_type_hints(section).items():
-            assert wanted in (int, float, str, tuple[str, ...]) or typing.get_origin(wanted) is typing.Literal, name
+            known = (int, float, str, tuple[str, ...], tuple[LayerConfig, ...] | None)
+            assert wanted in known or typing.get_origin(wanted) is typing.Literal, name
 
 
 def test_old_names_are_read_and_new_ones_written():
@@ -147,3 +162,41 @@ def test_the_setting_input_is_saved_and_can_be_chosen_for_a_run():
 def test_a_cnn_cannot_be_watched():
     with pytest.raises(ValueError, match=r"train\.watch looks at routing.*must be 0, not 5"):
         preset("cnn").override({"train.watch": 5})
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ("16:5:2, 32 : 3 : 2,8", (LayerConfig(16, 5, 2), LayerConfig(32, 3, 2), LayerConfig(8, 3, 1))),
+        (
+            ["16:5:2", {"types": 8, "stride": 2}, LayerConfig(4)],
+            (LayerConfig(16, 5, 2), LayerConfig(8, 3, 2), LayerConfig(4)),
+        ),
+        (" ", ()),
+        ([], ()),
+        (None, None),
+    ],
+)
+def test_layers_are_read_from_texts_and_lists_and_survive_json(given, layers):
+    config = preset("small").override({"network.layers": given})
+    assert config.network.layers == layers
+    assert config.network.conv1_types == config.network.conv2_types == (16 if layers is None else 0)
+    assert RunConfig.from_json(config.to_json()) == RunConfig.from_dict(dataclasses.asdict(config)) == config
+    assert NetworkConfig(layers=given, input="as_given") == config.network
+    assert hash(config) == hash(RunConfig.from_json(config.to_json()))
+
+
+def test_layers_in_json_are_a_list_of_numbers_by_name():
+    config = preset("small").override({"network.layers": "16:3:2, 8"})
+    written = json.loads(config.to_json())["network"]["layers"]
+    assert written == [{"types": 16, "kernel": 3, "stride": 2}, {"types": 8, "kernel": 3, "stride": 1}]
+
+
+def test_a_described_network_goes_back_to_the_papers_layers_with_their_types():
+    described = preset("small").override({"network.layers": "16:3:2, 8"})
+    with pytest.raises(ValueError, match=r"so network\.conv1_types must be left out, not 4"):
+        described.override({"network.conv1_types": 4})
+    with pytest.raises(ValueError, match=r"network\.conv1_types must be at least 1 without network\.layers, not 0"):
+        described.override({"network.layers": None})
+    types = {"network.conv1_types": 16, "network.conv2_types": 16}
+    assert described.override({"network.layers": None} | types) == preset("small")

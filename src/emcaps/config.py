@@ -48,8 +48,26 @@ OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "tra
 
 
 @dataclass(frozen=True)
+class LayerConfig:
+    """One convolutional capsule layer; as a text it is types:kernel:stride, such as "16:3:2"."""
+
+    types: int
+    kernel: int = 3
+    """Side of the square window of children that a parent reads."""
+    stride: int = 1
+    """Steps between windows. No parent reads the children that lie between windows, or beyond the last one."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            _require(whole and value >= 1, value, f"{name} of a capsule layer must be a whole number of at least 1")
+
+
+@dataclass(frozen=True)
 class NetworkConfig:
     """A network by the letters of the paper: A channels, B primary types, C and D convolutional types, and its classes.
+
+    `layers` describes convolutional capsule layers of any number and shape in place of the paper's two.
 
     By itself, as in NetworkConfig(classes=10), it describes a network for your own loop, which takes raw images. In a
     RunConfig, so in a preset or a saved run, `input` "auto" becomes "as_given", because a run prepares its images by
@@ -92,11 +110,24 @@ class NetworkConfig:
     or have any scale and offset; "as_given" leaves that to the caller; "auto" is the first, but in a run the second."""
     impl: RoutingImplementation = "auto"
     """Which implementation of the routing runs."""
+    layers: tuple[LayerConfig, ...] | None = None
+    """The convolutional capsule layers, first to last; an empty list joins the primary capsules to the classes. A list
+    of dicts or texts, and a text such as "16:5:2, 32:3:2, 16", are read as well. None means the paper's two, with
+    conv1_types and conv2_types, which are 0 otherwise."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
-        types = ("conv_channels", "primary_types", "conv1_types", "conv2_types")
-        _check_numbers(self, "network", "at least 1", *types, "iterations")
+        _check_numbers(self, "network", "at least 1", "conv_channels", "primary_types", "iterations")
+        if self.layers is None:
+            _check_numbers(self, "network", "at least 1 without network.layers", "conv1_types", "conv2_types")
+        else:
+            _require(
+                self.kind == "capsules",
+                self.layers,
+                f"network.layers describes capsules, which the {self.kind} network has not: it must be left out",
+            )
+            for name, value in {"layers": _read_layers(self.layers), "conv1_types": 0, "conv2_types": 0}.items():
+                object.__setattr__(self, name, value)
         _check_numbers(self, "network", "at least 2", "classes")
         _check_numbers(self, "network", "finite", "weight_identity")
         _check_numbers(self, "network", "positive and finite", "final_lambda")
@@ -282,13 +313,19 @@ class RunConfig:
                 raise ValueError(unknown_name("setting", name, _types()))
             section, _, key = name.partition(".")
             changes[section][key] = _parse(name, value)
-        return RunConfig(**{s: dataclasses.replace(getattr(self, s), **c) for s, c in changes.items()})
+        changed = RunConfig(**{s: dataclasses.replace(getattr(self, s), **c) for s, c in changes.items()})
+        if changed.network.layers is not None:
+            for key in ("conv1_types", "conv2_types"):
+                rule = f"network.layers states the types of every layer, so network.{key} must be left out"
+                _require(not changes["network"].get(key), changes["network"].get(key), rule)
+        return changed
 
 
 SECTIONS = {"network": NetworkConfig, "data": DataConfig, "train": TrainConfig}
 
 NUMBER_RULES: dict[str, Callable[[float], bool]] = {
     "at least 1": lambda value: value >= 1,
+    "at least 1 without network.layers": lambda value: value >= 1,
     "at least 2": lambda value: value >= 2,
     "at least 8": lambda value: value >= 8,
     "zero or more": lambda value: value >= 0,
@@ -339,6 +376,8 @@ def _parse(name: str, value: Any) -> Any:
     if choices := _choices(wanted):
         check_name(name.partition(".")[2], value, choices)
         return value
+    if name == "network.layers":  # which NetworkConfig reads
+        return value
     if typing.get_origin(wanted) is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"{name} must be a list of texts, not {value!r}")
@@ -356,9 +395,42 @@ def _parse(name: str, value: Any) -> Any:
     return value
 
 
+def _read_layers(given: Any) -> tuple[LayerConfig, ...]:
+    """Layers from a text such as "16:3:2, 16", or from a list of texts, dicts or layers."""
+    if isinstance(given, str):
+        given = given.split(",") if given.strip() else ()
+    example = "'16:3:2, 16:3:1'"
+    _require(isinstance(given, list | tuple), given, f"network.layers must be a list, or a text such as {example}")
+    layers = []
+    for number, one in enumerate(given, start=1):
+        try:
+            layers.append(_read_layer(one))
+        except ValueError as error:
+            raise ValueError(f"network.layers, layer {number}: {error}") from None
+    return tuple(layers)
+
+
+def _read_layer(given: Any) -> LayerConfig:
+    if isinstance(given, str):
+        numbers = given.strip().split(":")
+        _require(
+            len(numbers) <= 3 and all(number.strip().isdecimal() for number in numbers),
+            given,
+            "a layer must be written types:kernel:stride in whole numbers, such as '16:3:2', or '16' for '16:3:1'",
+        )
+        return LayerConfig(*(int(number) for number in numbers))
+    if isinstance(given, dict):
+        for key in given:
+            check_name("setting of a layer", key, ("types", "kernel", "stride"))
+        _require("types" in given, given, "a layer must say its types")
+        return LayerConfig(**given)
+    _require(isinstance(given, LayerConfig), given, "a layer must be a LayerConfig, a dict or a text such as '16:3:2'")
+    return typing.cast("LayerConfig", given)
+
+
 @functools.cache
 def _types() -> dict[str, Any]:
-    """The type of every setting by its full name: int, float, str, a tuple of str or a Literal."""
+    """The type of every setting by its full name: int, float, str, a tuple of str, a Literal, or that of the layers."""
     return {
         f"{name}.{key}": wanted
         for name, section in SECTIONS.items()

@@ -8,10 +8,10 @@ from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
 
 
-@pytest.fixture
-def traced():
+@pytest.fixture(params=["2:3:2, 2:3:1", "", "2:2:1, 3:2:3, 2:1:1"], ids=["the paper's depth", "no layer", "three"])
+def traced(request):
     torch.manual_seed(0)
-    config = NetworkConfig(conv_channels=3, primary_types=2, conv1_types=2, conv2_types=2, iterations=2)
+    config = NetworkConfig(conv_channels=3, primary_types=2, layers=request.param, iterations=2)
     network = MatrixCapsNet(config, 1).double()
     with torch.no_grad():
         return network, network.trace(torch.randn(2, 1, 16, 14, dtype=torch.float64))
@@ -39,19 +39,19 @@ def passed_down(parent_shares, given):
     for (parent, _), data in given.items():
         totals[parent] = totals.get(parent, 0.0) + data
     for (parent, child), data in given.items():
-        shares[child] = shares.get(child, 0.0) + parent_shares[parent] * data / totals[parent]
+        shares[child] = shares.get(child, 0.0) + parent_shares.get(parent, 0.0) * data / totals[parent]
     return shares
 
 
 def test_image_shares_against_loops(traced):
     network, trace = traced
     image, label, iteration = 1, 3, 1
-    top = trace.class_caps[iteration].assignment[image, ..., label] * trace.conv_caps2[-1].activation[image]
+    activations = [trace.primary_caps.activation, *(steps[-1].activation for steps in trace.routed)]
+    top = trace.class_caps[iteration].assignment[image, ..., label] * activations[-2][image]
     shares = {index: float(top[index] / top.sum()) for index in itertools.product(*(range(size) for size in top.shape))}
-    for step, children, stride in (
-        (trace.conv_caps2[iteration], trace.conv_caps1[-1].activation[image], 1),
-        (trace.conv_caps1[iteration], trace.primary_caps.activation[image], 2),
-    ):
+    for number in reversed(range(len(network.config.layers))):
+        step, children = trace.routed[number][iteration], activations[number][image]
+        stride = network.config.layers[number].stride
         shares = passed_down(shares, given_by_children(step.assignment[image], children, stride))
     want = torch.zeros(8, 7, dtype=torch.float64)
     for (row, column, _), share in shares.items():

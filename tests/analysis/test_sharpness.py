@@ -92,6 +92,24 @@ def test_measure_finds_the_gradient_by_the_assignments_of_later_iterations():
         assert all(row["assignment_gradient"] > 0 for row in rows[1:])
 
 
+@pytest.mark.parametrize(
+    ("layers", "positions"),
+    [("", {"class_caps": False}), ("3:2:2, 2:3", {"conv_caps1": False, "conv_caps2": True, "class_caps": False})],
+)
+def test_measure_of_a_described_network(layers, positions):
+    """Positions that share a child are counted in convolutional layers, and are NaN where windows do not overlap."""
+    torch.manual_seed(0)
+    network = MatrixCapsNet(preset("tiny").override({"network.layers": layers}).network, image_channels=1)
+    found = measure(network, torch.randn(20, 1, 16, 16), torch.arange(20) % 5, margin=0.5)
+    assert {name: math.isfinite(rows[-1].get("positions", math.nan)) for name, rows in found["layers"].items()} == (
+        positions
+    )
+    assert [name for name, rows in found["layers"].items() if "positions" not in rows[-1]] == ["class_caps"]
+    for rows in found["layers"].values():
+        assert rows[0]["entropy"] == pytest.approx(1), "the start is even over all parents"
+        assert all(row["effective_children"] >= 1 and 0 <= row["entropy"] < 1 for row in rows[1:])
+
+
 def test_average_keeps_the_shape_of_tables():
     assert average([{"a": [1, None], "b": 2}, {"a": [3, None], "b": 4}]) == {"a": [2, None], "b": 3}
 

@@ -27,12 +27,20 @@ def signs_of(tried):
     return {one.layer: one for one in warning_signs(tried, images())}
 
 
-def test_the_figures_are_those_of_the_last_iteration():
-    tried = network(iterations=3)
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        (None, ["conv_caps1", "conv_caps2", "class_caps"]),
+        ("3:2:3, 4:3:1, 2:2:1", ["conv_caps1", "conv_caps2", "conv_caps3", "class_caps"]),
+        ((), ["class_caps"]),
+    ],
+)
+def test_the_figures_are_those_of_the_last_iteration(layers, names):
+    tried = network(iterations=3, layers=layers)
     trace = tried.trace(images())
-    children = (trace.primary_caps.activation, trace.conv_caps1[-1].activation, trace.conv_caps2[-1].activation)
+    children = (trace.primary_caps.activation, *(steps[-1].activation for steps in trace.routed[:-1]))
     found = warning_signs(tried, images())
-    assert [one.layer for one in found] == ["conv_caps1", "conv_caps2", "class_caps"]
+    assert [one.layer for one in found] == names
     for one, layer, steps, below in zip(found, tried.routed, trace[1:], children, strict=True):
         row = layer_statistics(layer, steps, below)[-1]
         assert one.saturated == pytest.approx(1 - row["logit_useful"])

@@ -83,3 +83,21 @@ def test_describe_refuses_two_answers_to_how_many_channels(emcaps):
     status, _, err = emcaps("describe", "tiny", "--stereo", "--channels", 3)
     assert status == 1
     assert "--stereo means 2 channels and --channels says 3" in err
+
+
+def test_describe_takes_other_layers(emcaps):
+    layers = "network.layers=16:5:2, 32:3:2, 16"
+    status, out, _ = emcaps("describe", "small", "--size", 64, "--set", layers)
+    lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in out.splitlines()]
+    assert status == 0
+    for line in (
+        "↳ conv_caps1 | K=5, S=2, O=16 | (?, 14, 14, 16) | 200 | 2.61 | 51,232",
+        "↳ conv_caps2 | K=3, S=2, O=32 | (?, 6, 6, 32) | 144 | 2.72 | 73,792",
+        "↳ conv_caps3 | K=3, S=1, O=16 | (?, 4, 4, 16) | 288 | 4.50 | 73,760",
+        "↳ class_caps | flatten, O=5 | (?, 1, 1, 5) | 256 | 51.2 | 1,290",
+    ):
+        assert line in lines, out
+    status, _, err = emcaps("describe", "small", "--size", 32, "--set", layers)
+    assert status == 1
+    assert "choose larger images, or smaller kernels or strides in network.layers, since conv_caps3's kernel" in err
+    assert "of 3x3 does not fit into its grid of 2x2 children" in err

@@ -107,6 +107,36 @@ def test_train_names_new_runs_by_what_they_are(emcaps, data, tmp_path):
     assert sorted(os.listdir(tmp_path / "runs")) == ["tiny-toys-stereo-seed0", "tiny-toys-stereo-seed0-2"]
 
 
+@pytest.mark.parametrize("layers", ["4:5:2, 3:2:1, 4:1:1", ""])
+def test_a_described_network_is_trained_watched_resumed_evaluated_and_exported(emcaps, data, tmp_path, layers):
+    settings = ("--set", f"network.layers={layers}", "--set", "data.crop=16", "--set", "train.watch=1")
+    status, _, err = emcaps("train", "tiny", "--steps", 2, "--batch-size", 8, "--run", "run", *settings)
+    assert status == 0, err
+    described = [[4, 5, 2], [3, 2, 1], [4, 1, 1]] if layers else []
+    found = json.loads((tmp_path / "run/config.json").read_text())["network"]
+    assert [[layer["types"], layer["kernel"], layer["stride"]] for layer in found["layers"]] == described
+    names = {f"conv_caps{number}" for number in range(1, len(described) + 1)} | {"class_caps"}
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {name.removesuffix("_saturated") for row in rows for name in row if name.endswith("_saturated")} == names
+    assert emcaps("train", "--resume", "run", "--steps", 3)[0] == 0
+    status, out, err = emcaps("eval", "run", "--json", "result.json")
+    assert status == 0, err
+    assert json.loads((tmp_path / "result.json").read_text())["step"] == 3
+    status, out, err = emcaps("experiment", "inside", "run")
+    assert status == 0, err
+    assert all(name in out for name in names)
+    status, _, err = emcaps("export", "run", "--pt2", "run.pt2")
+    assert status == 0, err
+
+
+def test_a_run_from_a_file_is_named_after_the_preset_with_its_layers(emcaps, data, tmp_path):
+    few = {"network": {"layers": ["16:3:2", "16"]}, "train": {"batch_size": 2, "steps": 1}, "data": {"crop": 16}}
+    path = written(tmp_path / "few.json", json.dumps(few))
+    assert "run: runs/small-toys-mono-seed0" in emcaps("train", "--config", path)[1]
+    other = ("--set", "network.layers=16:3:2, 16:2")
+    assert "run: runs/network-toys-mono-seed0" in emcaps("train", "--config", path, *other)[1]
+
+
 def test_a_run_that_never_began_leaves_no_folder(emcaps, tmp_path):
     status, _, err = emcaps("train", "tiny", "--steps", 1, "--folder", tmp_path / "nothing")
     assert status == 1

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,15 +10,30 @@ from emcaps.nn.geometry import check_image_size, primary_grid, routed_layers, sm
 TINY = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=4, iterations=1)
 
 
-@pytest.mark.parametrize("size", [(13, 13), (14, 20), (32, 32), (33, 17)])
-def test_routed_layers_are_those_of_the_network(size):
+def described(layers):
+    """TINY with other layers; None leaves the paper's."""
+    return dataclasses.replace(TINY, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("layers", "size", "names"),
+    [
+        (None, (13, 13), ["conv_caps1", "conv_caps2", "class_caps"]),
+        (None, (14, 20), ["conv_caps1", "conv_caps2", "class_caps"]),
+        (None, (33, 17), ["conv_caps1", "conv_caps2", "class_caps"]),
+        ("3:4:2, 2:3:1, 4:2:3", (23, 31), ["conv_caps1", "conv_caps2", "conv_caps3", "class_caps"]),
+        ("3:1:2", (9, 5), ["conv_caps1", "class_caps"]),
+        ((), (7, 3), ["class_caps"]),
+    ],
+)
+def test_routed_layers_are_those_of_the_network(layers, size, names):
     """Against the shapes and matrices of a network that reads such images."""
-    network = MatrixCapsNet(TINY, 1)
+    network = MatrixCapsNet(described(layers), 1)
     trace = network.trace(torch.randn(1, 1, *size))
     grids = [trace.primary_caps.activation.shape[1:]]
-    grids += [step[-1].activation.shape[1:] for step in (trace.conv_caps1, trace.conv_caps2)]
-    layers = routed_layers(TINY, size)
-    assert [layer.name for layer in layers] == ["conv_caps1", "conv_caps2", "class_caps"]
+    grids += [step[-1].activation.shape[1:] for step in trace.routed[:-1]]
+    layers = routed_layers(network.config, size)
+    assert [layer.name for layer in layers] == list(network.routed_names) == list(trace.names[1:]) == names
     assert primary_grid(size) == tuple(grids[0][:2])
     for layer, module, children in zip(layers, network.routed, grids, strict=True):
         assert (*layer.child_grid, layer.child_types) == tuple(children)
@@ -27,24 +44,40 @@ def test_routed_layers_are_those_of_the_network(size):
     assert (layers[-1].parent_grid, layers[-1].kernel) == ((1, 1), layers[-1].child_grid)
 
 
-def test_edges_are_the_votes_of_a_trace():
-    trace = MatrixCapsNet(TINY, 1).trace(torch.randn(1, 1, 18, 15))
-    votes = [step[-1].assignment.numel() for step in (trace.conv_caps1, trace.conv_caps2, trace.class_caps)]
-    assert [layer.edges for layer in routed_layers(TINY, (18, 15))] == votes
+@pytest.mark.parametrize("layers", [None, "3:5:3, 2:2:2", ()])
+def test_edges_are_the_votes_of_a_trace(layers):
+    trace = MatrixCapsNet(described(layers), 1).trace(torch.randn(1, 1, 24, 21))
+    votes = [steps[-1].assignment.numel() for steps in trace.routed]
+    assert [layer.edges for layer in routed_layers(described(layers), (24, 21))] == votes
 
 
-def test_the_smallest_image_is_the_smallest_that_the_network_reads():
-    least = smallest_image(TINY)
-    assert least == smallest_image(preset("full").network) == 13
-    network = MatrixCapsNet(TINY, 1)
+@pytest.mark.parametrize(
+    ("layers", "least", "first_misfit"),
+    [
+        (None, 13, "conv_caps2's kernel of 3x3 does not fit into its grid of 2x2 children"),
+        ("2:5:2, 2:3:2, 2:3:1", 33, "conv_caps3's kernel of 3x3 does not fit into its grid of 2x2 children"),
+        ("2:7", 13, "conv_caps1's kernel of 7x7 does not fit into its grid of 6x6 children"),
+        ("2:1:9, 2:2:1", 19, "conv_caps2's kernel of 2x2 does not fit into its grid of 1x1 children"),
+    ],
+)
+def test_the_smallest_image_is_the_smallest_that_the_network_reads(layers, least, first_misfit):
+    config = described(layers)
+    assert smallest_image(config) == least
+    network = MatrixCapsNet(config, 1)
     network(torch.randn(1, 1, least, least))
-    with pytest.raises(ValueError, match="at least 13"):
-        network(torch.randn(1, 1, least - 1, least))
-    with pytest.raises(ValueError, match="does not fit"):
-        routed_layers(TINY, least - 1)
+    check_image_size("data.crop", least, config)
+    with pytest.raises(
+        ValueError,
+        match=rf"with H and W at least {least}, not \(1, 1, {least - 1}, {least - 1}\): choose .*{first_misfit}",
+    ):
+        network(torch.randn(1, 1, least - 1, least - 1))
+    with pytest.raises(ValueError, match=first_misfit):
+        routed_layers(config, least - 1)
+    rule = rf"data\.crop must be at least {least} for a capsule network, .*, not {least - 1}: choose .*"
+    with pytest.raises(ValueError, match=rule + first_misfit):
+        check_image_size("data.crop", least - 1, config)
 
 
-def test_check_image_size_names_value_and_rule():
-    check_image_size("data.crop", 13, TINY)
-    with pytest.raises(ValueError, match=r"data\.crop must be at least 13 for a capsule network, .*, not 12: choose"):
-        check_image_size("data.crop", 12, TINY)
+def test_the_smallest_image_of_other_networks():
+    assert smallest_image(preset("full").network) == 13
+    assert smallest_image(described(())) == 1

@@ -1,8 +1,12 @@
+import copy
+import dataclasses
+import pickle
+
 import pytest
 import torch
 
-from emcaps.config import NetworkConfig, preset
-from emcaps.nn import BaselineCNN, MatrixCapsNet, build_network
+from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
+from emcaps.nn import BaselineCNN, MatrixCapsNet, NetworkTrace, build_network, spread_loss
 from emcaps.nn.summary import count_parameters
 
 TINY = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=2)
@@ -74,3 +78,83 @@ def test_cnn_gives_logits_and_rejects_another_size():
 def test_matrix_caps_net_refuses_the_config_of_a_cnn():
     with pytest.raises(ValueError, match="needs a config of kind 'capsules'"):
         MatrixCapsNet(NetworkConfig(kind="cnn"))
+
+
+def test_the_papers_layers_by_description_start_from_the_same_numbers():
+    def start(config):
+        torch.manual_seed(7)
+        return MatrixCapsNet(config).state_dict()
+
+    want = start(NetworkConfig(pose_scale=0.5, class_scale=2.0))
+    names = [name for name in want if name.startswith(("conv_caps", "class_caps"))]
+    assert names == [
+        f"{layer}.{name}"
+        for layer in ("conv_caps1", "conv_caps2", "class_caps")
+        for name in ("weight", "beta_u", "beta_a")
+    ]
+    old = RunConfig.from_json(
+        '{"network": {"conv1_types": 16, "conv2_types": 16, "pose_scale": 0.5, "class_scale": 2.0}}'
+    )
+    papers = (LayerConfig(16, kernel=3, stride=2), LayerConfig(16, kernel=3, stride=1))
+    for config in (old.network, NetworkConfig(pose_scale=0.5, class_scale=2.0, layers=papers)):
+        found = start(config)
+        assert list(found) == list(want)
+        for name, value in found.items():
+            assert torch.equal(value, want[name]), name
+
+
+@pytest.mark.parametrize("layers", ["", "3:1:1", "3:5:2, 2:4:3, 4:2", "2:3:2, 3:2:1, 2:3:1, 3:1:2"])
+def test_networks_of_any_depth_learn_and_are_traced(layers):
+    torch.manual_seed(0)
+    network = MatrixCapsNet(dataclasses.replace(TINY, layers=layers, pose_scale=0.5, class_scale=2.0), 1)
+    images, labels = torch.randn(4, 1, 33, 38), torch.tensor([0, 1, 2, 3])
+    network.start_half_active(images)
+    depth = len(network.config.layers)
+    assert network.pose_gain.tolist() == [0.5] * depth + [2.0]
+    optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+    losses = []
+    for _ in range(5):
+        loss = spread_loss(network(images).activation, labels, 0.5)
+        optimiser.zero_grad()
+        loss.backward()
+        assert all(bool(value.grad.isfinite().all() & value.grad.any()) for value in network.parameters())
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    trace = network.trace(images)
+    assert len(trace) == depth + 2
+    torch.testing.assert_close(trace.class_caps[-1].activation, network(images).activation)
+
+
+def test_a_described_network_is_the_same_by_every_implementation():
+    pytest.importorskip("numba")
+
+    def run(impl):
+        torch.manual_seed(0)
+        network = MatrixCapsNet(dataclasses.replace(TINY, layers="3:5:2, 2:4:3, 4:2", impl=impl)).double()
+        output = network(torch.randn(2, 1, 41, 38, dtype=torch.float64))
+        (output.activation.sum() + output.pose.square().sum()).backward()
+        gradients = {name: value.grad for name, value in network.named_parameters()}
+        return {"pose": output.pose, "activation": output.activation} | gradients
+
+    found, wanted = run("numba"), run("reference")
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        assert bool(value.isfinite().all()), name
+        torch.testing.assert_close(
+            value, wanted[name], rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_a_trace_has_its_layers_by_name_and_by_number():
+    trace = MatrixCapsNet(TINY, 1).trace(torch.randn(1, 1, 16, 16))
+    primary, first, second, last = trace
+    assert trace.names == ("primary_caps", "conv_caps1", "conv_caps2", "class_caps")
+    assert [getattr(trace, name) is layer for name, layer in zip(trace.names, trace, strict=True)] == [True] * 4
+    assert (trace.primary_caps, trace.conv_caps1, trace[2], trace[-1]) == (primary, first, second, last)
+    assert trace[1:] == trace.routed == (first, second, last)
+    with pytest.raises(AttributeError, match="no layer 'conv_caps3': its layers are primary_caps, conv_caps1, conv_c"):
+        _ = trace.conv_caps3
+    for copied in (copy.copy(trace), pickle.loads(pickle.dumps(trace)), NetworkTrace(*trace)):
+        assert isinstance(copied, NetworkTrace)
+        assert torch.equal(copied.conv_caps2[-1].mean, second[-1].mean)

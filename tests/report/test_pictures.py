@@ -21,10 +21,10 @@ def test_contact_sheet_has_a_row_for_each_category_and_a_column_for_each_instanc
     assert size_of(tmp_path / "sheet.png") == (2 * (3 * 48 + 2 * 2), 2 * (5 * 48 + 4 * 2))
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_draw_routing_leaves_a_picture_and_the_network_alone(tmp_path, iterations):
+@pytest.mark.parametrize("change", [{"network.iterations": 1}, {"network.iterations": 3}, {"network.layers": "4:5:3"}])
+def test_draw_routing_leaves_a_picture_and_the_network_alone(tmp_path, change):
     torch.manual_seed(0)
-    network = MatrixCapsNet(preset("tiny").override({"network.iterations": iterations}).network, 2)
+    network = MatrixCapsNet(preset("tiny").override(change).network, 2)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     draw_routing(network, torch.randn(2, 2, 32, 32), [0, 3], tmp_path / "routing.png")
     assert size_of(tmp_path / "routing.png")[0] > 500

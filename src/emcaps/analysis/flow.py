@@ -18,17 +18,14 @@ def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, i
 
     The assignments are those of one iteration: 0 is the even start, -1 is the last.
     """
-    conv2_activation = trace.conv_caps2[-1].activation
+    *below, children = [trace.primary_caps.activation, *(steps[-1].activation for steps in trace.routed[:-1])]
     assignment = trace.class_caps[iteration].assignment
     chosen = classes.view(-1, 1, 1, 1, 1).expand(*assignment.shape[:-1], 1)
-    given = assignment.gather(-1, chosen)[..., 0] * conv2_activation
+    given = assignment.gather(-1, chosen)[..., 0] * children
     shares = given / given.sum((1, 2, 3), keepdim=True).clamp(min=1e-9)
-    shares = _children_shares(
-        shares, trace.conv_caps2[iteration].assignment, trace.conv_caps1[-1].activation, network.conv_caps2
-    )
-    shares = _children_shares(
-        shares, trace.conv_caps1[iteration].assignment, trace.primary_caps.activation, network.conv_caps1
-    )
+    for layer, steps, children in reversed(list(zip(network.routed[:-1], trace.routed[:-1], below, strict=True))):
+        assert isinstance(layer, ConvCaps)
+        shares = _children_shares(shares, steps[iteration].assignment, children, layer)
     return shares.sum(-1)
 
 

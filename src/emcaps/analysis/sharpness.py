@@ -16,11 +16,13 @@ from torch.autograd.graph import GradientEdge
 from emcaps.config import DataConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet, spread_loss
+from emcaps.nn.geometry import routed_names
 from emcaps.routing import RoutingTrace
 from emcaps.routing.settings import DEFAULTS, routing_lambda
 from emcaps.routing.windows import Windows
 
-LAYERS = ("conv_caps1", "conv_caps2", "class_caps")
+LAYERS = routed_names(2)
+"""The routed layers of the presets, which the experiments measure."""
 BATCH, BATCHES = 16, 4
 """Routing is measured on this many batches of this many images."""
 LONE = 0.9
@@ -63,7 +65,7 @@ def _measure_batch(
     trace = network.trace(crops)
     loss = spread_loss(trace.class_caps[-1].activation, labels, margin)
     parameters = list(network.parameters())
-    traces = (trace.conv_caps1, trace.conv_caps2, trace.class_caps)
+    traces = trace.routed
     routed = [(layer, step) for layer, steps in enumerate(traces) for step in range(1, len(steps))]
     edges = [_used_by_routing(traces[layer][step].assignment) for layer, step in routed]
     inputs: Any = [*parameters, *edges]
@@ -73,7 +75,7 @@ def _measure_batch(
 
     layers: dict[str, list[dict[str, Any]]] = {}
     children = trace.primary_caps.activation
-    for number, (name, layer, steps) in enumerate(zip(LAYERS, network.routed, traces, strict=True)):
+    for number, (name, layer, steps) in enumerate(zip(network.routed_names, network.routed, traces, strict=True)):
         layers[name] = layer_statistics(layer, steps, children)
         for step, row in enumerate(layers[name]):
             gradient = of_assignments.get((number, step))  # the first iteration's assignments are constants
@@ -150,7 +152,7 @@ def position_statistics(layer: ConvCaps | ClassCaps, assignment: Tensor, childre
 
     `assigned` is the sum of a child's assignments, which is 1 if its parents compete for it. `positions` is the
     effective number of positions that share it, (sum r)^2 / sum r^2, and `positions_part` divides that by the number
-    of positions that read it.
+    of positions that read it. All three are NaN if no child has two, as with a stride of the kernel's size.
     """
     if not isinstance(layer, ConvCaps):
         return {}

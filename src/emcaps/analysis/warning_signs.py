@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from emcaps.analysis.sharpness import LAYERS, USEFUL, assignment_entropy, lone_parents, shares
+from emcaps.analysis.sharpness import USEFUL, assignment_entropy, lone_parents, shares
 from emcaps.nn import ClassCaps, MatrixCapsNet
 from emcaps.routing.settings import DEFAULTS, routing_lambda
 
@@ -71,7 +71,7 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
     trace = network.trace(images)
     found = []
     children = trace.primary_caps.activation
-    for name, layer, steps in zip(LAYERS, network.routed, trace[1:], strict=True):
+    for name, layer, steps in zip(network.routed_names, network.routed, trace.routed, strict=True):
         last = steps[-1]
         logit = routing_lambda(len(steps) - 1, layer.routing.get("final_lambda", DEFAULTS.final_lambda)) * (
             layer.beta_a - last.cost

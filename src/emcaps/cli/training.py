@@ -171,9 +171,10 @@ def _read_config_file(path: Path) -> RunConfig:
 
 def _name_of(network: NetworkConfig) -> str:
     """The preset whose layers the network has, however they are routed and started; else "network"."""
+    from emcaps.nn.geometry import capsule_layers
 
     def layers(config: NetworkConfig) -> tuple[object, ...]:
-        return (config.kind, config.conv_channels, config.primary_types, config.conv1_types, config.conv2_types)
+        return (config.kind, config.conv_channels, config.primary_types, *capsule_layers(config)[:-1])
 
     return next((name for name, known in PRESETS.items() if layers(known.network) == layers(network)), "network")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from emcaps.config import NetworkConfig
+from emcaps.config import LayerConfig, NetworkConfig
 from emcaps.routing.geometry import Pair, as_pair, parent_grid
 
 IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING = 5, 2, 2
@@ -44,13 +44,24 @@ class RoutedLayer(NamedTuple):
         return math.prod((*self.parent_grid, *self.kernel, self.child_types, self.parent_types))
 
 
-def capsule_layers(config: NetworkConfig) -> tuple[CapsuleLayer, CapsuleLayer, CapsuleLayer]:
-    """The capsule layers after the primary one, in order."""
-    return (
-        CapsuleLayer("conv_caps1", config.primary_types, config.conv1_types, kernel=(3, 3), stride=(2, 2)),
-        CapsuleLayer("conv_caps2", config.conv1_types, config.conv2_types, kernel=(3, 3), stride=(1, 1)),
-        CapsuleLayer("class_caps", config.conv2_types, config.classes, kernel=None),
-    )
+def routed_names(depth: int) -> tuple[str, ...]:
+    """What the layers after the primary one are called in a network with `depth` convolutional capsule layers."""
+    return (*(f"conv_caps{number}" for number in range(1, depth + 1)), "class_caps")
+
+
+def capsule_layers(config: NetworkConfig) -> tuple[CapsuleLayer, ...]:
+    """The capsule layers after the primary one, in order: those that the config describes, or the paper's."""
+    described = config.layers
+    if described is None:
+        described = (LayerConfig(config.conv1_types, kernel=3, stride=2), LayerConfig(config.conv2_types, kernel=3))
+    layers = []
+    child_types = config.primary_types
+    *names, class_name = routed_names(len(described))
+    for name, layer in zip(names, described, strict=True):
+        kernel, stride = (layer.kernel, layer.kernel), (layer.stride, layer.stride)
+        layers.append(CapsuleLayer(name, child_types, layer.types, kernel, stride))
+        child_types = layer.types
+    return (*layers, CapsuleLayer(class_name, child_types, config.classes, kernel=None))
 
 
 def primary_grid(image_size: int | Pair) -> Pair:
@@ -61,11 +72,19 @@ def primary_grid(image_size: int | Pair) -> Pair:
 
 
 def routed_layers(config: NetworkConfig, image_size: int | Pair) -> tuple[RoutedLayer, ...]:
-    """The capsule layers after the primary one, with the grids that images of this size give them."""
+    """The capsule layers after the primary one, with the grids that images of this size give them.
+
+    A ValueError names the first layer whose windows do not fit.
+    """
     layers: list[RoutedLayer] = []
     children = primary_grid(image_size)
     for name, child_types, parent_types, kernel, stride in capsule_layers(config):
         window = kernel or children
+        if window[0] > children[0] or window[1] > children[1]:
+            raise ValueError(
+                f"choose larger images, or smaller kernels or strides in network.layers, since {name}'s kernel of "
+                f"{window[0]}x{window[1]} does not fit into its grid of {children[0]}x{children[1]} children"
+            )
         parents = parent_grid(children, window, stride)
         layers.append(RoutedLayer(name, child_types, parent_types, children, parents, window, stride))
         children = parents
@@ -83,9 +102,8 @@ def smallest_image(config: NetworkConfig) -> int:
 
 def check_image_size(name: str, size: int, config: NetworkConfig) -> None:
     """Raise ValueError unless the capsule network fits into square images of this side; `name` is the setting."""
-    least = smallest_image(config)
-    if size < least:
-        raise ValueError(
-            f"{name} must be at least {least} for a capsule network, whose windows need that many pixels, not {size}: "
-            "choose larger images"
-        )
+    try:
+        routed_layers(config, size)
+    except ValueError as error:
+        rule = f"{name} must be at least {smallest_image(config)} for a capsule network"
+        raise ValueError(f"{rule}, whose windows need that many pixels, not {size}: {error}") from None

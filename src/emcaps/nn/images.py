@@ -5,9 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from emcaps.config import NetworkConfig
+from emcaps.nn.geometry import routed_layers
 
-def check_images(images: Tensor, channels: int, smallest: int, *, whole_numbers: bool = False) -> None:
-    """Raise unless a network with these `channels` can read the images; `whole_numbers` allows uint8 and the like."""
+
+def check_images(
+    images: Tensor, channels: int, smallest: int, config: NetworkConfig, *, whole_numbers: bool = False
+) -> None:
+    """Raise unless a network with these `channels` can read the images; `whole_numbers` allows uint8 and the like.
+
+    `smallest` is the least side of an image for the config, which the network has at hand.
+    """
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a tensor, not {type(images).__name__}: torch.as_tensor makes one")
     if images.is_complex() or not (images.is_floating_point() or whole_numbers):
@@ -17,9 +25,15 @@ def check_images(images: Tensor, channels: int, smallest: int, *, whole_numbers:
             "them raw"
         )
     if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < smallest:
+        rule = f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}"
+        if images.dim() == 4 and images.shape[1] == channels:
+            try:
+                routed_layers(config, (images.shape[2], images.shape[3]))
+            except ValueError as error:
+                raise ValueError(f"{rule}: {error}") from None
         raise ValueError(
-            f"images must be (B, {channels}, H, W) with H and W at least {smallest}, not {tuple(images.shape)}: "
-            "this network was built for that many channels (mono 1, stereo 2), and its windows need that many pixels"
+            f"{rule}: this network was built for that many channels (mono 1, stereo 2), and its windows need that many "
+            "pixels"
         )
 
 

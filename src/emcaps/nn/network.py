@@ -1,12 +1,13 @@
 """The matrix capsule network of Hinton, Sabour and Frosst (2018), by the letters of the paper.
 
 image -> convolution, A channels, ReLU -> B primary capsule types -> C types -> D types -> one capsule per class.
-Kernels and strides are in geometry.py. Images may have any number of channels, and any size into which the windows fit.
+Kernels and strides are in geometry.py. A config may describe other convolutional capsule layers than C and D, of any
+number. Images may have any number of channels, and any size into which the windows fit.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,8 @@ from emcaps.nn.geometry import (
     IMAGE_KERNEL,
     IMAGE_PADDING,
     IMAGE_STRIDE,
-    CapsuleLayer,
     capsule_layers,
+    routed_names,
     smallest_image,
 )
 from emcaps.nn.images import check_images, standardised
@@ -27,13 +28,33 @@ from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
 
-class NetworkTrace(NamedTuple):
-    """What every capsule layer did with a batch of images."""
+class NetworkTrace(tuple[RoutingOutput | RoutingTrace, ...]):
+    """What every capsule layer did with a batch of images, by number or by name: trace[1] is trace.conv_caps1."""
 
-    primary_caps: RoutingOutput
-    conv_caps1: RoutingTrace
-    conv_caps2: RoutingTrace
-    class_caps: RoutingTrace
+    def __new__(cls, primary_caps: RoutingOutput, *routed: RoutingTrace) -> Self:
+        return super().__new__(cls, (primary_caps, *routed))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # so that copy and pickle call __new__ with the layers
+        return tuple(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the layers, such as ("primary_caps", "conv_caps1", "conv_caps2", "class_caps")."""
+        return ("primary_caps", *routed_names(len(self) - 2))
+
+    @property
+    def primary_caps(self) -> RoutingOutput:
+        return cast("RoutingOutput", self[0])
+
+    @property
+    def routed(self) -> tuple[RoutingTrace, ...]:
+        """The layers after the primary one."""
+        return cast("tuple[RoutingTrace, ...]", self[1:])
+
+    def __getattr__(self, name: str) -> RoutingTrace:
+        if name not in self.names:
+            raise AttributeError(f"the trace has no layer {name!r}: its layers are {', '.join(self.names)}")
+        return self.routed[self.names.index(name) - 1]
 
 
 class MatrixCapsNet(Classifier):
@@ -46,6 +67,8 @@ class MatrixCapsNet(Classifier):
     Unless `config.input` is "as_given", images may be uint8 or floats of any scale and offset. The networks of the
     presets read images "as_given", since a run prepares them itself.
     """
+
+    class_caps: ClassCaps
 
     def __init__(self, config: NetworkConfig, image_channels: int = 1) -> None:
         super().__init__()
@@ -67,18 +90,20 @@ class MatrixCapsNet(Classifier):
             ImageConv(image_channels, config.conv_channels, IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING), nn.ReLU()
         )
         self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
-        first, second, last = capsule_layers(config)
-        self.conv_caps1 = _conv_caps(first, settings)
-        self.conv_caps2 = _conv_caps(second, settings)
-        self.class_caps = ClassCaps(last.child_types, last.parent_types, **settings)
+        layers = capsule_layers(config)
+        self.routed_names = tuple(layer.name for layer in layers)
+        for name, child_types, parent_types, kernel, stride in layers:
+            types = (child_types, parent_types)
+            layer = ConvCaps(*types, kernel, stride, **settings) if kernel else ClassCaps(*types, **settings)
+            self.add_module(name, layer)
         if config.pose_scale:
-            start = config.pose_scale
-            self.pose_gain = nn.Parameter(torch.tensor([start, start, config.class_scale or start]))
+            gains = [config.pose_scale] * (len(layers) - 1) + [config.class_scale or config.pose_scale]
+            self.pose_gain = nn.Parameter(torch.tensor(gains))
 
     @property
     def routed(self) -> tuple[ConvCaps | ClassCaps, ...]:
         """The layers that EM routing connects to the one before."""
-        return self.conv_caps1, self.conv_caps2, self.class_caps
+        return tuple(getattr(self, name) for name in self.routed_names)
 
     def forward(self, images: Tensor) -> RoutingOutput:
         """images (B, channels, H, W): raw, or, if config.input is "as_given", prepared as in the network's training."""
@@ -115,7 +140,7 @@ class MatrixCapsNet(Classifier):
 
     def _primary(self, images: Tensor) -> RoutingOutput:
         raw = self.config.input != "as_given"
-        check_images(images, self.image_channels, self.smallest_image, whole_numbers=raw)
+        check_images(images, self.image_channels, self.smallest_image, self.config, whole_numbers=raw)
         if raw:
             images = standardised(images, self.primary_caps.pose.weight.dtype)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
@@ -128,11 +153,6 @@ class MatrixCapsNet(Classifier):
         pose = capsules.pose
         size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # never zero, even of zero poses
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
-
-
-def _conv_caps(layer: CapsuleLayer, settings: dict[str, Any]) -> ConvCaps:
-    assert layer.kernel is not None
-    return ConvCaps(layer.child_types, layer.parent_types, layer.kernel, layer.stride, **settings)
 
 
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:

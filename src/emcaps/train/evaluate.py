@@ -173,7 +173,7 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     network, side = config.network, config.data.crop
     if network.kind == "cnn" or choose_implementation(network.impl, device) != "reference":
         return max(1, 2048 * 32**2 // side**2)
-    votes = sum(layer.edges for layer in routed_layers(network, side)[:-1])  # those of the classes are few
+    votes = sum(layer.edges for layer in routed_layers(network, side))
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
     memory = min(REFERENCE_MEMORY, torch.cuda.mem_get_info(device)[0])
     return max(1, min(2048, memory // (votes * bytes_each)))
