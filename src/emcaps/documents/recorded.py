@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.bench.rows import Row, read_rows
-from emcaps.experiments import choices, cost, iterations, pitfalls, table2
+from emcaps.experiments import choices, cost, iterations, other_data, pitfalls, table2
 from emcaps.experiments.records import Record, finished
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +31,11 @@ def table2_records() -> dict[str, list[Record]]:
 @cache
 def choices_records() -> dict[str, list[Record]]:
     return finished(choices.ROWS, list(choices.ROWS), RESULTS / "choices")
+
+
+@cache
+def other_data_records() -> dict[str, list[Record]]:
+    return finished(other_data.ROWS, list(other_data.ROWS), RESULTS / "other-data")
 
 
 @cache

@@ -14,6 +14,10 @@ FOLDERS = {
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
     "gpu-tests": ("the tests that need or use a GPU", "`pytest`"),
+    "other-data": (
+        "MNIST and Fashion-MNIST by the small network ([page](../docs/other-data.md))",
+        "`emcaps experiment other-data`",
+    ),
     "pitfalls": ("mistakes of the tiny network, toys ([page](../docs/pitfalls.md))", "`emcaps experiment pitfalls`"),
     "pitfalls-small": (
         "mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",

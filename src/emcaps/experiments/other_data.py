@@ -81,7 +81,8 @@ def markdown_rows(found: Mapping[str, Sequence[Record]], link: str) -> str:
         if records:
             each = [markdown_link(f"{one.accuracy:.2f}", f"{link}{row}/{one.folder.name}") for one in records]
             steps = f"{ROWS[row].train.steps:,}"
-            rows.append((row, steps, mean_and_spread(records), ", ".join(each), minutes(records)))
+            mean = f"{markdown_link(mean_and_spread(records), link + row)} (n = {len(records)})"
+            rows.append((row, steps, mean, ", ".join(each), minutes(records)))
     header = ("row", "steps", "test accuracy, %", "by seed, %", "minutes a run")
     return markdown_table(header, rows)
 
