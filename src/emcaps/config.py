@@ -353,8 +353,7 @@ def _check_choices(config: object, section: str) -> None:
     """Raise ValueError unless every setting of a Literal type has one of that type's values."""
     for name, wanted in _types().items():
         if name.startswith(f"{section}.") and (choices := _choices(wanted)):
-            key = name.removeprefix(f"{section}.")
-            check_name(key, getattr(config, key), choices)
+            check_name(name, getattr(config, name.removeprefix(f"{section}.")), choices)
 
 
 def _choices(wanted: Any) -> tuple[str, ...]:
@@ -374,7 +373,7 @@ def _parse(name: str, value: Any) -> Any:
     """The value of a setting such as "train.steps", read from a string if need be and checked against its type."""
     wanted = _types()[name]
     if choices := _choices(wanted):
-        check_name(name.partition(".")[2], value, choices)
+        check_name(name, value, choices)
         return value
     if name == "network.layers":  # which NetworkConfig reads
         return value

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from emcaps.analysis.sharpness import layer_statistics
-from emcaps.analysis.warning_signs import warning_signs
+from emcaps.analysis.warning_signs import stuck_layers, warning_signs
 from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
 
@@ -51,6 +51,7 @@ def test_a_network_that_starts_half_active_has_no_signs():
     for one in warning_signs(network(), images()):
         assert (one.verdict, one.remedy) == ("", ""), one
         assert str(one).endswith("no warning sign")
+    assert stuck_layers(network(), images())[0] == []
 
 
 @torch.no_grad()
@@ -75,6 +76,10 @@ def test_a_layer_that_is_saturated_or_dead_is_named(name, beta, verdict):
     assert one.saturated == 1
     assert "network.final_lambda" in one.remedy
     assert str(one).endswith(f"{one.verdict}. {one.remedy}.")
+    found, activation = stuck_layers(tried, images())
+    assert f"{name} is {one.verdict}. {one.remedy}" in found, "a forward pass alone finds it, too"
+    assert torch.equal(activation, tried(images()).activation)
+    assert not any(layer._forward_hooks for layer in tried.routed)
 
 
 @torch.no_grad()

@@ -116,3 +116,11 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path, kind):
     (folder / "b.png").touch()
     (folder / "link.png").symlink_to(folder / "b.png")  # inside is fine
     assert len(pictures_below(folder, folder)[0]) == 2
+
+
+def test_a_link_to_a_folder_inside_is_refused_since_its_pictures_would_count_twice(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").touch()
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(ValueError, match=r"b is a link to a folder.*remove the link"):
+        pictures_below(tmp_path, tmp_path)

@@ -39,6 +39,34 @@ def test_a_watched_run_resumes_to_the_same_rows(config, data_folder, tmp_path):
     assert len(watched[0]) == 4
 
 
+def test_a_stuck_run_warns_by_itself_in_its_first_steps(config, data_folder, tmp_path, monkeypatch, caplog):
+    """Without train.watch: once, with a remedy, and the run gives the same bits as without a check."""
+    monkeypatch.setattr("emcaps.train.loop.FIRST_CHECKS", (5, 9))
+    start = start_network
+
+    def saturated(config, images):
+        network = start(config, images)
+        with torch.no_grad():
+            network.class_caps.beta_a[3] += 100
+        return network
+
+    config = config.override({"network.betas": "half_active"})
+
+    def warnings_of(folder):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="emcaps"):
+            train(config, folder, device="cpu", data_folder=data_folder)
+        return [record.getMessage() for record in caplog.records]
+
+    assert warnings_of(tmp_path / "healthy") == []
+    monkeypatch.setattr("emcaps.train.loop.start_network", saturated)
+    (message,) = warnings_of(tmp_path / "stuck")
+    assert message.startswith("step 5: class_caps is saturated, since class 3 is active on every image.")
+    monkeypatch.setattr("emcaps.train.loop.FIRST_CHECKS", ())
+    assert warnings_of(tmp_path / "unchecked") == []
+    assert numbers(tmp_path / "stuck") == numbers(tmp_path / "unchecked")
+
+
 @pytest.fixture
 def started(config):
     config = config.override({"network.betas": "half_active", "data.crop": 28})
@@ -56,7 +84,7 @@ def test_a_saturated_class_is_warned_of_once(started, caplog):
             network.class_caps.beta_a[3] += 100
         assert look(2)["commonest_answer"] == 1
         look(3)
-    assert [record.getMessage().startswith("step 2, class_caps: saturated") for record in caplog.records] == [True]
+    assert [record.getMessage().startswith("step 2: class_caps is saturated") for record in caplog.records] == [True]
     assert "class 3 is active on every image" in caplog.text
     assert "network.final_lambda" in caplog.text
 

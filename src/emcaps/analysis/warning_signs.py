@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from emcaps.analysis.sharpness import USEFUL, assignment_entropy, lone_parents, shares
-from emcaps.nn import ClassCaps, MatrixCapsNet
+from emcaps.nn import ClassCaps, ConvCaps, MatrixCapsNet
 from emcaps.routing.settings import DEFAULTS, routing_lambda
 
 NEARLY_ALL = 0.9
@@ -78,7 +78,7 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
         )
         lone = lone_parents(shares(layer, last.assignment, children))
         entropy = float(assignment_entropy(layer, last.assignment, children).mean())
-        verdict, remedy = _judge_classes(logit) if isinstance(layer, ClassCaps) else _judge_capsules(logit)
+        verdict, remedy = _judge(layer, logit)
         if not logit.isfinite().all():
             verdict, remedy = "numbers are infinite or NaN", FINITE
         if not verdict and lone > MOST:
@@ -88,6 +88,32 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
         found.append(LayerSigns(name, _share(logit.abs() > USEFUL), lone, entropy, verdict, remedy))
         children = last.activation
     return found
+
+
+@torch.no_grad()
+def stuck_layers(network: MatrixCapsNet, images: Tensor) -> tuple[list[str], Tensor]:
+    """What is wrong with saturated or dead layers, a sentence each, and the class activations (B, classes).
+
+    This takes no more than a forward pass, so a run can afford it, where `warning_signs` computes every vote in memory.
+    """
+    outputs: list[Tensor] = []
+    hooks = [layer.register_forward_hook(lambda *args: outputs.append(args[2].activation)) for layer in network.routed]
+    try:
+        network(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = []
+    for name, layer, activation in zip(network.routed_names, network.routed, outputs, strict=True):
+        verdict, remedy = _judge(layer, activation.double().logit())  # infinite where an activation is 0 or 1
+        if verdict:
+            found.append(f"{name} is {verdict}. {remedy}")
+    return found, outputs[-1]
+
+
+def _judge(layer: ConvCaps | ClassCaps, logit: Tensor) -> tuple[str, str]:
+    """Verdict and remedy for the logistic inputs of a layer; both are empty if it is neither saturated nor dead."""
+    return _judge_classes(logit) if isinstance(layer, ClassCaps) else _judge_capsules(logit)
 
 
 def _judge_capsules(logit: Tensor) -> tuple[str, str]:

@@ -41,7 +41,10 @@ def pictures_below(folder: Path, root: Path) -> tuple[list[Path], int]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in folders:
-            check_inside(Path(place) / name, root)
+            path = Path(place) / name
+            check_inside(path, root)
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link to a folder, and its pictures would count twice: remove the link")
         for name in sorted(files):
             if name.startswith("."):
                 continue

@@ -31,15 +31,15 @@ RECIPE: dict[str, Any] = {
     "data.brightness": 0.0,
     "data.contrast_low": 1.0,
     "data.contrast_high": 1.0,
+    "data.standardise": "background",
     "network.classes": 10,
     "train.learning_rate_schedule": "cosine",
     "train.margin_schedule": "linear",
     "train.warmup_steps": 200,
     "train.weight_decay": 0.0,
+    "train.beta_rate": 30.0,
 }
 LONG: dict[str, Any] = _steps(60_000) | {
-    "data.standardise": "background",
-    "train.beta_rate": 30.0,
     "train.log_every": 2000,
     "train.checkpoint_every": 10_000,
 }

@@ -31,7 +31,7 @@ from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
-from emcaps.train.watch import make_watch
+from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
@@ -114,6 +114,9 @@ def train(
             return seconds_before + time.perf_counter() - started
 
         watch = make_watch(network, images, labels, config) if config.train.watch else None
+        to_check = [number for number in FIRST_CHECKS if first < number <= config.train.steps]
+        needs_check = to_check and watch is None and config.network.kind == "capsules"
+        check = make_check(network, images, labels, config) if needs_check else None
         advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
@@ -141,6 +144,8 @@ def train(
                 log(row)
             if watch is not None and step % config.train.watch == 0:
                 log(watch(step))
+            if check is not None and step in to_check:
+                check(step)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
