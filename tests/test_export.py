@@ -140,6 +140,41 @@ def test_the_log_of_a_sigmoid_stays_finite_in_onnx(tmp_path):
     torch.testing.assert_close(found, network(logits)["logits"], rtol=1e-6, atol=1e-6)
 
 
+class ClassLayer(torch.nn.Module):
+    """Three types of children at four positions, routed to two classes, by their activations (B, 2, 2, 3)."""
+
+    def __init__(self):
+        super().__init__()
+        chance = torch.Generator().manual_seed(0)
+        self.pose = torch.randn(2, 2, 3, 4, 4, generator=chance)
+        self.weight = torch.randn(3, 2, 4, 4, generator=chance)
+
+    def forward(self, activation):
+        pose = self.pose.expand(activation.shape[0], *self.pose.shape)
+        return emcaps.class_routing(pose, activation, self.weight, torch.zeros(2), torch.zeros(2), impl="reference")
+
+
+@ONNX
+def test_a_parent_with_little_data_or_none_is_the_same_in_onnx(tmp_path):
+    """Its mean depends on routing's EPSILON of 1e-9, which the exporter's optimiser takes for zero."""
+    network = exporting.NamedOutputs(ClassLayer()).eval()
+    activation = torch.tensor([0, 1e-9, 1e-6, 0.5])[:, None, None, None].expand(-1, 2, 2, 3)
+    with torch.no_grad():
+        program = torch.export.export(network, (activation,), dynamic_shapes=exporting.ANY_BATCH)
+    exporting._write_onnx(tmp_path / "layer.onnx", program, ["pose", "activation"], {})
+    found, wanted = exporting._onnx_runner(tmp_path / "layer.onnx")(activation), network(activation)
+    assert wanted["pose"][0].abs().max() == 0
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@ONNX
+def test_the_largest_network_of_the_package_as_onnx(tmp_path):
+    """Some of its capsules have so little data that it is refused if any step of the export is inexact."""
+    (file,) = export("full-stereo", onnx=tmp_path / "full.onnx")
+    assert 0 < file.difference <= 1e-5
+    assert file.size == (tmp_path / "full.onnx").stat().st_size
+
+
 def test_without_the_packages_of_onnx_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else "here")
     with pytest.raises(ValueError, match=r"ONNX files need onnxruntime, .*: pip install 'emcaps\[onnx\]'"):

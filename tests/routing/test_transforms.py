@@ -27,14 +27,14 @@ def test_compile_in_one_graph(layer, impl):
     assert_close("activation", got.activation, want.activation, 1e-12)
 
 
-COMPILED_WITHOUT_NUMBA = """
+COMPILED_FOR_A_CPU = """
 import sys
-sys.modules["numba"] = None
+sys.modules["numba"] = None  # so that "auto" is the reference too
 import torch
 from emcaps.nn import ConvCaps, PrimaryCaps
 
 torch.manual_seed(0)
-network = torch.nn.Sequential(PrimaryCaps(3, 2), ConvCaps(2, 3, kernel=3, stride=2, iterations=2))
+network = torch.nn.Sequential(PrimaryCaps(3, 2), ConvCaps(2, 3, kernel=3, stride=2, iterations=2, impl=sys.argv[1]))
 images = torch.randn(2, 3, 14, 14)
 
 def outputs_and_gradients(call):
@@ -51,10 +51,11 @@ print("alike")
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
-def test_a_network_compiled_for_a_cpu_without_numba_runs(tmp_path):
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_a_network_compiled_for_a_cpu_runs_the_reference(impl, tmp_path):
     """It runs in a process of its own, because the compiler's fault would end this one."""
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", COMPILED_WITHOUT_NUMBA]
+    command = [sys.executable, "-c", COMPILED_FOR_A_CPU, impl]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout) == (0, "alike\n"), done.stderr
 

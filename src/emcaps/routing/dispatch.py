@@ -154,7 +154,8 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
         if chosen != "reference":
             return _fused(chosen, inputs, stride, settings, low_precision)
-        if impl == "auto" and stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling():
+        compiling = stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
+        if compiling and (impl == "auto" or _is_for_inductor()):
             output: RoutingOutput = _reference_outside_the_graph(inputs, stride, settings)
             return output
         return _reference(inputs, stride, settings)
@@ -166,10 +167,18 @@ def _reference(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -
     return last
 
 
-# torch's compiler for CPUs turns F.fold, and the gradient of Tensor.unfold, into code that writes outside its memory
-# and ends the process (pytorch/pytorch#191837). A convolutional layer of the reference needs both. So where "auto" has
-# only the reference, it runs as it is, between two compiled graphs; impl="reference" is compiled, for other backends.
+# Inductor, torch's own compiler, turns F.fold and the gradient of Tensor.unfold on a CPU into code that writes outside
+# its memory and ends the process (pytorch/pytorch#191837). A convolutional layer of the reference needs both. So there
+# it runs as it is, between two compiled graphs; an explicit impl="reference" is still compiled for other backends.
 _reference_outside_the_graph = torch.compiler.disable(_reference)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_for_inductor() -> bool:
+    """Whether the graph that is being traced will be compiled by Inductor. torch has no public name for this."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return getattr(InstructionTranslator.current_tx().output.compiler_fn, "__name__", None) == "inductor"
 
 
 def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingTrace:
