@@ -126,7 +126,7 @@ def test_old_names_are_read_and_new_ones_written():
     assert RunConfig.from_dict(written) == new
     with pytest.raises(ValueError, match=r"train\.margin is an old name of train\.margin_schedule, and both are given"):
         new.override({"train.margin": "linear", "train.margin_schedule": "linear"})
-    with pytest.raises(ValueError, match="unknown train.margin_schedule 'liner': did you mean 'linear'"):
+    with pytest.raises(ValueError, match=r"unknown train\.margin_schedule 'liner': did you mean 'linear'"):
         new.override({"train.margin": "liner"})
 
 

@@ -175,10 +175,14 @@ _reference_outside_the_graph = torch.compiler.disable(_reference)
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_for_inductor() -> bool:
-    """Whether the graph that is being traced will be compiled by Inductor. torch has no public name for this."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
+    """Whether the graph that is being traced will be compiled by Inductor; True where that cannot be told."""
+    try:  # torch has no public name for this
+        from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    return getattr(InstructionTranslator.current_tx().output.compiler_fn, "__name__", None) == "inductor"
+        compiler = InstructionTranslator.current_tx().output.compiler_fn
+    except (ImportError, AttributeError):
+        return True
+    return getattr(compiler, "__name__", None) == "inductor"
 
 
 def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingTrace:
