@@ -28,8 +28,8 @@ class Capsules(lightning.LightningModule):
 
 lightning.seed_everything(0)
 labels = torch.randint(5, (320,))
-waves = torch.sin(torch.arange(24) * (0.3 + 0.5 * labels[:, None]))  # a class is a width of stripes
-images = waves[:, None, None, :] + 0.3 * torch.randn(320, 1, 24, 24)
-trainer = lightning.Trainer(max_epochs=2, accelerator="auto", logger=False, enable_checkpointing=False)
+waves = torch.sin(torch.arange(16) * (0.3 + 0.5 * labels[:, None]))  # a class is a width of stripes
+images = waves[:, None, None, :] + 0.3 * torch.randn(320, 1, 16, 16)
+trainer = lightning.Trainer(max_epochs=10, accelerator="auto", logger=False, enable_checkpointing=False)
 trainer.fit(Capsules(), DataLoader(TensorDataset(images, labels), batch_size=32, shuffle=True))
 print(f"accuracy of the last step: {trainer.callback_metrics['accuracy']:.0%}")

@@ -1,6 +1,5 @@
 """The scripts in examples/ run as they are, and are short."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -9,22 +8,17 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
-ALONE = [FOLDER / name for name in ("caps_in_a_cnn.py", "lightning_module.py")]
-"""Those that need no data; the others have tests of their own."""
-NEEDS = {"lightning_module.py": "lightning"}
+LEARNED = {"caps_in_a_cnn.py": 90, "lightning_module.py": 60}
+"""The accuracy in percent that each reaches at least; the examples that need data have tests of their own."""
 
 
-@pytest.mark.parametrize("script", ALONE, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [FOLDER / name for name in LEARNED], ids=lambda path: path.name)
 def test_an_example_runs(script, tmp_path):
-    package = NEEDS.get(script.name)
-    if package and importlib.util.find_spec(package) is None:
-        pytest.skip(f"the package {package} is not installed")
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     percent = re.search(r"^accuracy .*: (\d+)%$", done.stdout, re.M)
     assert percent, done.stdout
-    if script.name == "caps_in_a_cnn.py":
-        assert int(percent[1]) >= 90
+    assert int(percent[1]) >= LEARNED[script.name]
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*.[ps]*")), ids=lambda path: path.name)
