@@ -1,8 +1,17 @@
+import json
+import logging
+import os
+import shutil
+import tracemalloc
+
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from emcaps.nn import build_network
 from emcaps.train.checkpoint import load, load_network, restore, save_checkpoint, save_weights
+from emcaps.train.tensor_file import DIGEST, SHIPPED_FOLDER, DamagedFileError, TensorFile, digest_of
 
 
 def trained(config, steps):
@@ -92,18 +101,18 @@ def test_load_network_from_weights_alone(tmp_path, config):
 
 
 def test_load_rejects_what_is_missing_damaged_or_foreign(tmp_path, config):
-    from safetensors.torch import save_file
-
     with pytest.raises(FileNotFoundError, match=r"there is no file .*missing"):
         load(tmp_path / "missing")
     network, _ = trained(config, 1)
     path = tmp_path / "w.safetensors"
     save_weights(path, network, config, 1)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"w.safetensors is damaged or not a safetensors file"):
+    with pytest.raises(ValueError, match=r"w.safetensors is damaged or was not written by emcaps"):
         load(path)
     save_file({"x": torch.zeros(1)}, path)
-    with pytest.raises(ValueError, match="was not written by emcaps"):
+    with pytest.raises(
+        ValueError, match=r"was not written by emcaps \(its header lacks config and step\): use another copy"
+    ):
         load(path)
     for header in ({"config": "[]", "step": "1"}, {"config": "{nope", "step": "1"}, {"config": "{}", "step": "five"}):
         save_file({"x": torch.zeros(1)}, path, header)
@@ -117,3 +126,220 @@ def test_load_network_rejects_tensors_of_another_network(tmp_path, config):
     save_weights(tmp_path / "w.safetensors", network, other, 1)
     with pytest.raises(ValueError, match="does not hold the network that its own config describes"):
         load_network(tmp_path / "w.safetensors")
+
+
+def header_of(path):
+    with safe_open(path, "pt") as file:
+        return file.metadata()
+
+
+def changed(path, tensors=None, **texts):
+    """Change a file's tensors or texts, and leave its digest out, as in a file from before digests."""
+    kept = {name: text for name, text in header_of(path).items() if name != DIGEST}
+    save_file(load_file(path) if tensors is None else tensors, path, kept | texts)
+
+
+@pytest.fixture
+def small_checkpoint(tmp_path, config):
+    """A checkpoint at step 2, and a function that restores it into new objects."""
+    network, optimiser = trained(config, 2)
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, network, optimiser, {"loss": torch.tensor(1.25)}, config, 2)
+
+    def resume():
+        fresh = build_network(config.network, 1, config.data.crop)
+        restore(load(path), fresh, torch.optim.Adam(fresh.parameters()), {"loss": torch.zeros(())})
+
+    resume()
+    return path, resume
+
+
+def test_every_file_holds_the_digest_of_its_tensors_and_texts(small_checkpoint):
+    path, _ = small_checkpoint
+    texts = header_of(path)
+    digest, tensors = texts.pop(DIGEST), load_file(path)
+    assert digest_of(TensorFile(tensors, texts)) == digest
+    name = next(iter(tensors))
+    others = [
+        TensorFile(tensors | {name: tensors[name] + 1}, texts),
+        TensorFile(tensors | {name: tensors[name].view(torch.int32)}, texts),
+        TensorFile(tensors | {name: tensors[name][None]}, texts),
+        TensorFile({f"{key}x" if key == name else key: value for key, value in tensors.items()}, texts),
+        TensorFile(tensors, texts | {"step": "3"}),
+        TensorFile(tensors, {"step": texts["step"]}),
+    ]
+    assert len({digest, *(digest_of(other) for other in others)}) == 1 + len(others)
+
+
+def test_a_flipped_bit_in_a_tensor_is_noticed(small_checkpoint):
+    path, _ = small_checkpoint
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"checkpoint\.safetensors is damaged .*SHA-256.*: use another copy"):
+        load(path)
+    with pytest.raises(DamagedFileError):
+        load_network(path)
+
+
+def test_a_damaged_header_never_ends_in_another_error(tmp_path, config):
+    """Each of the first 300 bytes changed: the file is refused, or is read as it was."""
+    torch.manual_seed(0)
+    path = tmp_path / "w.safetensors"
+    save_weights(path, build_network(config.network, 1, config.data.crop), config, 1)
+    whole, content, refused = load(path), path.read_bytes(), 0
+    for place in range(300):
+        for mask in (0x01, 0x20, 0x80):
+            damaged = bytearray(content[:])
+            damaged[place] ^= mask
+            path.write_bytes(damaged)
+            try:
+                found = load(path)
+            except ValueError:
+                refused += 1
+            else:
+                assert found[:3] == whole[:3]
+                assert found.tensors.keys() == whole.tensors.keys()
+                assert all(torch.equal(found.tensors[name], value) for name, value in whole.tensors.items())
+    assert refused > 850
+
+
+@pytest.mark.parametrize("size", [0, 5, 8, 100])
+def test_a_file_that_is_cut_short_is_refused(small_checkpoint, size):
+    path, _ = small_checkpoint
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(DamagedFileError):
+        load(path)
+
+
+def test_a_damaged_name_of_the_digest_does_not_switch_it_off(small_checkpoint):
+    path, _ = small_checkpoint
+    path.write_bytes(path.read_bytes().replace(b'"sha256"', b'"sha257"'))
+    with pytest.raises(DamagedFileError, match=r"its header has 'sha257', which nobody wrote"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]},
+        {"dtype": "F32", "shape": [0, 10**19], "data_offsets": [0, 0]},
+        {"dtype": "F6_E2M3", "shape": [0], "data_offsets": [0, 0]},
+    ],
+)
+def test_a_header_that_promises_more_than_there_is_takes_no_memory(tmp_path, entry):
+    header = json.dumps({"x": entry, "__metadata__": {"config": "{}", "step": "1"}}).encode()
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    with pytest.raises(DamagedFileError) as caught:
+        load(path)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_config_of_a_huge_network_is_refused_before_it_is_built(tmp_path, config):
+    path = tmp_path / "w.safetensors"
+    save_weights(path, build_network(config.network, 1, config.data.crop), config, 1)
+    huge = config.override({"network.conv1_types": 10_000, "network.conv2_types": 10_000})  # 57 TB of weights
+    changed(path, config=huge.to_json())
+    with pytest.raises(ValueError, match="does not hold the network that its own config describes"):
+        load_network(path)
+
+
+@pytest.mark.parametrize("step", ["-5", "1e3", "1_0", " 5", "", "٣", "9" * 13, "9" * 5000])
+def test_a_step_that_is_no_whole_number_in_bounds_is_refused(small_checkpoint, step):
+    path, _ = small_checkpoint
+    changed(path, step=step)
+    with pytest.raises(ValueError, match="the step must be a whole number from 0 to 1,000,000,000,000, not"):
+        load(path)
+
+
+def test_a_file_from_before_digests_is_read_with_one_note(small_checkpoint, caplog):
+    path, resume = small_checkpoint
+    changed(path)
+    caplog.set_level(logging.INFO, "emcaps")
+    for _ in range(3):
+        resume()
+    (note,) = caplog.records
+    assert note.levelno == logging.INFO
+    assert "holds no SHA-256" in note.getMessage()
+
+
+def test_shipped_files_are_checked_without_a_note(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "emcaps")
+    for path in SHIPPED_FOLDER.glob("*.safetensors"):
+        load(path)
+    assert not caplog.records
+    monkeypatch.setattr("emcaps.train.tensor_file.SHIPPED_FOLDER", tmp_path)
+    damaged = tmp_path / "small-mono.safetensors"
+    shutil.copy(SHIPPED_FOLDER / damaged.name, damaged)
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"small-mono\.safetensors is damaged .*: install emcaps again"):
+        load(damaged)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def as_integers(name):
+    return lambda tensors: tensors.update({name: tensors[name].view(torch.int32)})
+
+
+def flat(name):
+    return lambda tensors: tensors.update({name: tensors[name].flatten()})
+
+
+MOMENT = "optimiser.class_caps.beta_u.exp_avg"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without(MOMENT), f"{MOMENT} is missing"),
+        (without("sums.loss"), "sums.loss is missing"),
+        (without("network.class_caps.beta_u"), "network.class_caps.beta_u is missing"),
+        (as_integers(MOMENT), f"{MOMENT} must be torch.float32 .*, not torch.int32"),
+        (as_integers("optimiser.class_caps.beta_u.step"), "beta_u.step must be torch.float32"),
+        (as_integers("network.class_caps.beta_u"), "network.class_caps.beta_u must be torch.float32"),
+        (as_integers("sums.loss"), "sums.loss must be torch.float32"),
+        (flat("sums.loss"), r"sums.loss must be torch.float32 \(\), not torch.float32 \(1,\)"),
+        (flat("optimiser.class_caps.weight.exp_avg_sq"), "weight.exp_avg_sq must be"),
+        (lambda tensors: tensors.update({"sums.more": torch.zeros(())}), "sums.more does not belong there"),
+        (lambda tensors: tensors.update({"optimiser.x.step": torch.zeros(())}), "optimiser.x.step does not belong"),
+        (lambda tensors: tensors.update({"other": torch.zeros(())}), "'other', which is neither weights nor"),
+    ],
+)
+def test_restore_refuses_what_is_not_a_whole_checkpoint(small_checkpoint, damage, message):
+    path, resume = small_checkpoint
+    tensors = load_file(path)
+    damage(tensors)
+    changed(path, tensors)
+    with pytest.raises(ValueError, match=message) as caught:
+        resume()
+    assert str(path) in str(caught.value)
+    assert "use another copy" in str(caught.value)
+
+
+def test_load_network_refuses_weights_that_became_integers(small_checkpoint):
+    path, _ = small_checkpoint
+    tensors = load_file(path)
+    as_integers("network.class_caps.beta_u")(tensors)
+    changed(path, tensors)
+    with pytest.raises(ValueError, match=r"network\.class_caps\.beta_u must be torch\.float32"):
+        load_network(path)
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path, config):
+    try:
+        folder = tmp_path / os.fsdecode(b"run\xff")
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    network, _ = trained(config, 1)
+    save_weights(folder / "w.safetensors", network, config, 1)
+    assert load(folder / "w.safetensors").config == config
