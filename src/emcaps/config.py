@@ -53,6 +53,7 @@ LARGEST_WHOLE = {
     "train": MOST_STEPS,
     "train.batch_size": 1_000_000,
     "train.seed": 2**64 - 1,
+    "train.keep_checkpoints": 1000,
 }
 """The largest whole numbers, by section or setting: beyond what any machine holds, but small enough to say so."""
 
@@ -259,6 +260,8 @@ class TrainConfig:
     """Steps between rows of metrics.jsonl."""
     checkpoint_every: int = 500
     """Steps between checkpoints; one is also written at the end and when the run is interrupted."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept: the newest, and those before it in case it gets damaged."""
     eval_every: int = 0
     """Steps between evaluations while training; 0 evaluates at the end only."""
     watch: int = 0
@@ -272,7 +275,7 @@ class TrainConfig:
         _check_choices(self, "train")
         _check_sizes(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
-        _check_numbers(self, "train", "at least 1", *counts)
+        _check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
         _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
         _check_numbers(self, "train", "zero or more, and finite", "weight_decay")

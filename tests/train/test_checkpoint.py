@@ -10,7 +10,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from emcaps.nn import build_network
-from emcaps.train.checkpoint import load, load_network, restore, save_checkpoint, save_weights
+from emcaps.train.checkpoint import (
+    kept_checkpoints,
+    load,
+    load_network,
+    load_newest,
+    make_newest,
+    restore,
+    save_checkpoint,
+    save_weights,
+)
 from emcaps.train.tensor_file import DIGEST, SHIPPED_FOLDER, DamagedFileError, TensorFile, digest_of
 
 
@@ -343,3 +352,96 @@ def test_a_folder_whose_name_is_not_utf8(tmp_path, config):
     network, _ = trained(config, 1)
     save_weights(folder / "w.safetensors", network, config, 1)
     assert load(folder / "w.safetensors").config == config
+
+
+@pytest.fixture
+def save(tmp_path, config):
+    """A function that saves a checkpoint of a step."""
+    network = build_network(config.network, 1, config.data.crop)
+    optimiser = torch.optim.Adam(network.parameters())
+
+    def at_step(step, keep):
+        kept = config.override({"train.keep_checkpoints": keep})
+        save_checkpoint(tmp_path / "checkpoint.safetensors", network, optimiser, {}, kept, step)
+
+    return at_step
+
+
+def steps_in(folder):
+    return [load(path).step for path in kept_checkpoints(folder / "checkpoint.safetensors")]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_the_last_checkpoints_are_kept(tmp_path, save, keep):
+    for step in range(6):
+        save(step, keep)
+    assert steps_in(tmp_path) == [5, 4, 3, 2][:keep]
+    assert len(list(tmp_path.iterdir())) == keep
+    save(6, 2)
+    assert steps_in(tmp_path) == [6, 5][:keep] if keep > 1 else [6]
+
+
+def test_more_checkpoints_than_ten_are_in_order(tmp_path, save):
+    for step in range(12):
+        save(step, 12)
+    assert steps_in(tmp_path) == list(range(11, -1, -1))
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_a_whole_checkpoint_is_there_whenever_the_writer_is_killed(tmp_path, save, keep, monkeypatch, caplog):
+    """Killed before each of the renames of a save in turn, until one has none left."""
+    replace, left = os.replace, 0
+
+    def replace_or_die(*paths):
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        replace(*paths)
+
+    for step in range(5):
+        save(step, keep)
+    monkeypatch.setattr("emcaps.files.os.replace", replace_or_die)
+    for renames in range(10):
+        left = renames
+        try:
+            save(5, keep)
+            break
+        except Killed:
+            assert load_newest(tmp_path / "checkpoint.safetensors").step == 4
+        monkeypatch.undo()
+        for path in kept_checkpoints(tmp_path / "checkpoint.safetensors"):
+            path.unlink()
+        for step in range(5):
+            save(step, keep)
+        monkeypatch.setattr("emcaps.files.os.replace", replace_or_die)
+    assert renames == keep
+    assert load_newest(tmp_path / "checkpoint.safetensors").step == 5
+    assert bool(caplog.records) == (keep > 1), "there was an instant with older ones alone"
+
+
+def test_load_newest_passes_over_damaged_ones(tmp_path, save, caplog):
+    path = tmp_path / "checkpoint.safetensors"
+    assert load_newest(path) is None
+    for step in range(3):
+        save(step, 3)
+    for name in ("checkpoint.safetensors", "checkpoint-1.safetensors"):
+        content = bytearray((tmp_path / name).read_bytes())
+        content[-1] ^= 1
+        (tmp_path / name).write_bytes(content)
+    found = load_newest(path)
+    assert found.step == 0
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "checkpoint.safetensors is damaged" in warning
+    assert "checkpoint-1.safetensors is damaged" in warning
+    assert "resumes from checkpoint-2.safetensors, from step 0 on" in warning
+    make_newest(found, path)
+    assert steps_in(tmp_path) == [0]
+    assert load_newest(path).step == 0
+    path.write_bytes(b"")
+    with pytest.raises(DamagedFileError):
+        load_newest(path)

@@ -132,7 +132,10 @@ def _resumed_config(
     if config_file is not None:
         raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
     if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
-        raise ValueError("a resumed run keeps its settings: only --steps and --set train.graph=... may change")
+        raise ValueError(
+            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, and "
+            "train.keep_checkpoints"
+        )
     return read_config(resume).override(changes)
 
 

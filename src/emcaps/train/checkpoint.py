@@ -3,12 +3,15 @@
 weights.safetensors     the network's parameters, with the run's config in the header: enough to evaluate
 checkpoint.safetensors  the same plus the optimiser's state, the step and the sums since the last metrics row: enough to
                         resume to bit-identical numbers
+checkpoint-1.safetensors, checkpoint-2.safetensors and so on are the checkpoints before it, newest first.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +23,9 @@ from emcaps.nn import build_network
 from emcaps.nn.classifier import Classifier
 from emcaps.routing.availability import choose_implementation, unavailable
 from emcaps.train.device import pick_device
-from emcaps.train.tensor_file import read_tensors, write_tensors
+from emcaps.train.tensor_file import DamagedFileError, read_tensors, write_tensors
+
+logger = logging.getLogger("emcaps")
 
 NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."
 
@@ -44,6 +49,7 @@ def save_checkpoint(
     config: RunConfig,
     step: int,
 ) -> None:
+    """Write a checkpoint; of those before it `train.keep_checkpoints` says how many are kept."""
     names = _names_in_order(network, optimiser)
     state = {
         f"{names[index]}.{key}": value
@@ -51,7 +57,57 @@ def save_checkpoint(
         for key, value in values.items()
     }
     tensors = _with_prefix(NETWORK, network.state_dict()) | _with_prefix(OPTIMISER, state) | _with_prefix(SUMS, sums)
-    _save(path, tensors, config, step)
+    keep = config.train.keep_checkpoints
+    _save(path, tensors, config, step, older=[_older(path, number) for number in range(1, keep)])
+    for superfluous in kept_checkpoints(path)[keep:]:
+        superfluous.unlink()
+
+
+def _older(path: Path, number: int | str) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def kept_checkpoints(path: Path) -> list[Path]:
+    """The checkpoint at `path` and those before it, newest first, as far as they are there."""
+    numbers = [found.stem.removeprefix(f"{path.stem}-") for found in path.parent.glob(_older(path, "*").name)]
+    older = [_older(path, number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
+    return [found for found in (path, *older) if found.is_file()]
+
+
+def load_newest(path: Path) -> Checkpoint | None:
+    """The newest whole one of the checkpoint at `path` and those before it, with a warning unless it is the first.
+
+    None if there is none at all; the newest one's DamagedFileError if all of them are damaged.
+    """
+    damaged: list[DamagedFileError] = []
+    for found in kept_checkpoints(path):
+        try:
+            checkpoint = load(found)
+        except DamagedFileError as error:
+            damaged.append(error)
+            continue
+        if found != path:
+            wrong = "; ".join(map(str, damaged)) or f"there is no {path}"
+            logger.warning(
+                "%s. The run resumes from %s, from step %d on, which takes its place",
+                wrong,
+                found.name,
+                checkpoint.step,
+            )
+        return checkpoint
+    if damaged:
+        raise damaged[0]
+    return None
+
+
+def make_newest(checkpoint: Checkpoint, path: Path) -> None:
+    """Put a checkpoint that `load_newest` gave in the place of the damaged ones, which would else outlive it."""
+    for found in kept_checkpoints(path):
+        if found == checkpoint.path:
+            os.replace(found, path)
+            return
+        if found != path:
+            found.unlink()
 
 
 def restore(
@@ -170,9 +226,8 @@ def _read_step(text: str) -> int:
     raise ValueError(f"the step must be a whole number from 0 to {MOST_STEPS:,}, not {text[:50]!r}")
 
 
-def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int) -> None:
-    texts = {"config": config.to_json(), "step": str(step)}
-    write_tensors(path, tensors, texts)
+def _save(path: Path, tensors: dict[str, Tensor], config: RunConfig, step: int, older: Sequence[Path] = ()) -> None:
+    write_tensors(path, tensors, {"config": config.to_json(), "step": str(step)}, older)
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

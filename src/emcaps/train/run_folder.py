@@ -3,7 +3,7 @@
 config.json             the resolved settings
 environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
-checkpoint.safetensors  everything needed to resume
+checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
 .lock                   held by the process that is at work on the run
@@ -24,6 +24,7 @@ from emcaps.config import RunConfig
 from emcaps.data.prepared import Examples, fingerprint
 from emcaps.files import append_line, read_json, write_json, write_text
 from emcaps.provenance import environment
+from emcaps.train.checkpoint import kept_checkpoints
 
 try:
     import fcntl
@@ -59,7 +60,8 @@ def only_user(folder: Path) -> Iterator[None]:
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
     """Write down what a new run is; refuse a folder that holds one. `data` holds the fingerprint of each part."""
-    if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
+    found = any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS))
+    if found or kept_checkpoints(folder / CHECKPOINT):
         raise TakenRunError(
             f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
         )
