@@ -77,7 +77,8 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.layers": "8", "network.kind": "cnn"}, "describes capsules, which the cnn network has not"),
         ({"train.learning_rate": "1e300"}, r"train.learning_rate must be at most 1e\+30, not 1e\+300"),
         ({"train.learning_rate": 10**400}, r"train.learning_rate must be at most 1e\+30, not 1000.*0000$"),
-        ({"train.learning_rate": 1e20, "train.beta_rate": 1e20}, "learning_rate times train.beta_rate must be at most"),
+        ({"train.learning_rate": 1e20, "train.beta_rate": 1e20}, "learning_rate times train.beta_rate, .* at most"),
+        ({"train.decay_rate": 1.1, "train.decay_steps": 1}, "as train.decay_rate changes it, must stay at most"),
         ({"network.weight_identity": -1e300}, r"network.weight_identity must be at least -1e\+30, not -1e\+300"),
         ({"train.batch_size": 10**9}, "train.batch_size must be at most 1,000,000, not 1000000000"),
         ({"train.batch_size": "1" + 22 * "0"}, "train.batch_size must be at most 1,000,000, not 1000"),
@@ -223,3 +224,11 @@ def test_a_described_network_goes_back_to_the_papers_layers_with_their_types():
         described.override({"network.layers": None})
     types = {"network.conv1_types": 16, "network.conv2_types": 16}
     assert described.override({"network.layers": None} | types) == preset("small")
+
+
+def test_a_learning_rate_may_grow_within_bounds():
+    preset("small").override({"train.decay_rate": 2.0})
+    preset("small").override(
+        {"train.decay_rate": 1.1, "train.decay_steps": 1, "train.learning_rate_schedule": "cosine"}
+    )
+    preset("small").override({"train.decay_rate": 1e-30, "train.decay_steps": 1, "train.beta_rate": 1e-30})

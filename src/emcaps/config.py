@@ -280,10 +280,14 @@ class TrainConfig:
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
         _check_numbers(self, "train", "zero or more, and finite", "weight_decay")
         _check_numbers(self, "train", "a share, 0 to 1", "mixup")
+        grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
+        exponent = math.log10(self.learning_rate) + max(0.0, math.log10(self.beta_rate))
+        exponent += self.steps / self.decay_steps * math.log10(self.decay_rate) if grows else 0.0
         _require(
-            self.learning_rate * self.beta_rate <= LARGEST_NUMBER,
-            (self.learning_rate, self.beta_rate),
-            f"train.learning_rate times train.beta_rate must be at most {LARGEST_NUMBER}",
+            exponent <= math.log10(LARGEST_NUMBER),
+            (self.learning_rate, self.beta_rate, self.decay_rate),
+            f"train.learning_rate times train.beta_rate, as train.decay_rate changes it, must stay at most "
+            f"{LARGEST_NUMBER}: lower one of the three",
         )
 
 

@@ -31,6 +31,7 @@ from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
+from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
 MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints")
@@ -78,7 +79,7 @@ def train(
     place = start_work(device)
     choose_implementation(config.network.impl, place)
     wants_graph(config.train.graph, place)
-    writer = _summary_writer() if tensorboard else None
+    writer = _summary_writer(folder) if tensorboard else None
     config, split = _load(config, data, data_folder)
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
@@ -310,7 +311,9 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _summary_writer() -> Any:
+def _summary_writer(folder: Path) -> Any:
+    if not is_utf8(folder):
+        raise ValueError(f"TensorBoard takes folders with UTF-8 names alone, not {str(folder)!a}: leave it out")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -43,7 +43,4 @@ def warm_up(step: int, warmup_steps: int) -> float:
 
 def learning_rate(step: int, start: float = 3e-3, decay_rate: float = 0.96, decay_steps: int = 2000) -> float:
     """Exponential decay: multiplied by `decay_rate` every `decay_steps` steps, smoothly."""
-    try:
-        return float(start * decay_rate ** (step / decay_steps))
-    except OverflowError:  # of a rate that grows; the run stops when its weights are no longer finite
-        return math.inf
+    return float(start * decay_rate ** (step / decay_steps))

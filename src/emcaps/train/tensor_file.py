@@ -105,10 +105,14 @@ def digest_of(content: TensorFile) -> str:
     return found.hexdigest()
 
 
+def is_utf8(path: Path) -> bool:
+    return not any("\udc80" <= letter <= "\udcff" for letter in str(path))  # these stand for bytes that are not UTF-8
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[str]:
     """The file's name as safetensors takes it, which must be UTF-8: for any other, that of an open descriptor."""
-    if not any("\udc80" <= letter <= "\udcff" for letter in str(path)):  # these stand for bytes that are not UTF-8
+    if is_utf8(path):
         yield str(path)
     else:
         with open(path, "rb") as file:
