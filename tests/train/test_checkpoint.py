@@ -444,6 +444,27 @@ def test_load_newest_passes_over_damaged_ones(tmp_path, save, caplog):
     make_newest(found, path)
     assert steps_in(tmp_path) == [0]
     assert load_newest(path).step == 0
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint-damaged.safetensors", "checkpoint.safetensors"]
+    make_newest(load_newest(path), path)
+    assert steps_in(tmp_path) == [0], "nothing to do"
     path.write_bytes(b"")
     with pytest.raises(DamagedFileError):
         load_newest(path)
+
+
+def test_a_machine_without_memory_is_not_taken_for_a_damaged_file(tmp_path, save, monkeypatch):
+    def no_memory(*_, **__):
+        raise RuntimeError("unable to mmap 8 bytes: Cannot allocate memory (12)")
+
+    for step in range(2):
+        save(step, 2)
+    monkeypatch.setattr("safetensors.safe_open", no_memory)
+    with pytest.raises(RuntimeError, match="Cannot allocate memory"):
+        load_newest(tmp_path / "checkpoint.safetensors")
+    monkeypatch.setattr("builtins.open", fail_to_open)
+    with pytest.raises(PermissionError):
+        load_newest(tmp_path / "checkpoint.safetensors")
+
+
+def fail_to_open(*_, **__):
+    raise PermissionError(13, "Permission denied")

@@ -89,7 +89,7 @@ def load_newest(path: Path) -> Checkpoint | None:
         if found != path:
             wrong = "; ".join(map(str, damaged)) or f"there is no {path}"
             logger.warning(
-                "%s. The run resumes from %s, from step %d on, which takes its place",
+                "%s. The run resumes from %s, from step %d on",
                 wrong,
                 found.name,
                 checkpoint.step,
@@ -101,13 +101,15 @@ def load_newest(path: Path) -> Checkpoint | None:
 
 
 def make_newest(checkpoint: Checkpoint, path: Path) -> None:
-    """Put a checkpoint that `load_newest` gave in the place of the damaged ones, which would else outlive it."""
-    for found in kept_checkpoints(path):
-        if found == checkpoint.path:
-            os.replace(found, path)
-            return
-        if found != path:
-            found.unlink()
+    """Put a checkpoint that `load_newest` gave in the place of the damaged ones, which would else outlive it.
+
+    The newest damaged one is set aside as checkpoint-damaged.safetensors, in case there is something to find out.
+    """
+    kept = kept_checkpoints(path)
+    newer = kept[: kept.index(checkpoint.path)]
+    for damaged in reversed(newer):
+        os.replace(damaged, _older(path, "damaged"))
+    os.replace(checkpoint.path, path)
 
 
 def restore(

@@ -35,7 +35,7 @@ from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
 MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints")
-"""Settings that a resumed run may change: how far it goes, how its steps are launched, and how often it is kept."""
+"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept."""
 
 
 class Progress(NamedTuple):

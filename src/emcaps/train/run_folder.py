@@ -103,8 +103,8 @@ def _tell_of_lost_rows(folder: Path, rows: list[dict[str, Any]], log_every: int,
     if len(found) < expected:
         first = next(one for one in itertools.count(log_every, log_every) if one not in found)
         logger.warning(
-            "%s lacks %d of the %d rows up to step %d, the first that of step %d: they are lost, unless you restore "
-            "the file from another copy before you resume the run. Training is not affected",
+            "%s lacks %d of the %d rows up to step %d, the first that of step %d: they are lost, unless you stop "
+            "the run and restore the file from another copy. Training is not affected",
             folder / METRICS,
             expected - len(found),
             expected,

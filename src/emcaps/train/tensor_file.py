@@ -74,6 +74,8 @@ def read_tensors(path: Path, names: frozenset[str]) -> TensorFile:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, TypeError, ValueError, RuntimeError) as error:
         # Beside its own errors those of torch, about a size or a type that safetensors knows and torch does not.
+        if "memory" in str(error):  # the file is not to blame
+            raise
         raise DamagedFileError(path, error) from error
     expected = texts.pop(DIGEST, None)
     # A damaged name of the digest must not make the file one of those that have none.
@@ -111,12 +113,12 @@ def is_utf8(path: Path) -> bool:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[str]:
-    """The file's name as safetensors takes it, which must be UTF-8: for any other, that of an open descriptor."""
-    if is_utf8(path):
-        yield str(path)
-    else:
-        with open(path, "rb") as file:
-            yield f"/dev/fd/{file.fileno()}"
+    """The file's name as safetensors takes it, which must be UTF-8: for any other, that of an open descriptor.
+
+    It is opened here in any case, so that a file that may not be read is an OSError and not taken for a damaged one.
+    """
+    with open(path, "rb") as file:
+        yield str(path) if is_utf8(path) else f"/dev/fd/{file.fileno()}"
 
 
 @functools.cache
