@@ -75,11 +75,35 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.layers": [8]}, "layer 1: a layer must be a LayerConfig, a dict or a text such as '16:3:2', not 8"),
         ({"network.layers": "8", "network.conv2_types": 4}, "so network.conv2_types must be left out, not 4"),
         ({"network.layers": "8", "network.kind": "cnn"}, "describes capsules, which the cnn network has not"),
+        ({"train.learning_rate": "1e300"}, r"train.learning_rate must be at most 1e\+30, not 1e\+300"),
+        ({"train.learning_rate": 10**400}, r"train.learning_rate must be at most 1e\+30, not 1000.*0000$"),
+        ({"train.learning_rate": 1e20, "train.beta_rate": 1e20}, "learning_rate times train.beta_rate, .* at most"),
+        ({"train.decay_rate": 1.1, "train.decay_steps": 1}, "as train.decay_rate changes it, must stay at most"),
+        ({"network.weight_identity": -1e300}, r"network.weight_identity must be at least -1e\+30, not -1e\+300"),
+        ({"train.batch_size": 10**9}, "train.batch_size must be at most 1,000,000, not 1000000000"),
+        ({"train.batch_size": "1" + 22 * "0"}, "train.batch_size must be at most 1,000,000, not 1000"),
+        ({"train.steps": 10**22}, "train.steps must be at most 1,000,000,000,000, not 1000"),
+        ({"train.seed": 10**400}, "train.seed must be at most 18,446,744,073,709,551,615, not 1000.*0000$"),
+        ({"train.steps": "1" + 5000 * "0"}, "train.steps must be a whole number, not '1000.*000'$"),
+        ({"network.conv1_types": 10**22}, "network.conv1_types must be at most 10,000"),
+        ({"network.layers": f"1{22 * '0'}"}, "layer 1: types of a capsule layer must be at most 10,000"),
+        ({"data.crop": 10**22}, "data.crop must be at most 10,000"),
     ],
 )
 def test_override_with_a_bad_value_names_value_and_rule(change, message):
     with pytest.raises(ValueError, match=message.replace(".", r"\.").replace(r"\.*", ".*")):
         preset("small").override(change)
+
+
+@pytest.mark.parametrize(
+    "place", ["", '{"network": ', '{"network": {"kind": ', '{"train": {"steps": ', '{"data": {"names": ']
+)
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_from_json_that_is_nested_deeply_is_one_short_message(place, depth):
+    """Texts that Python can just read, but not print, and texts that it cannot even read."""
+    with pytest.raises(ValueError, match=r"must be|must hold|unknown|nested too deeply") as caught:
+        RunConfig.from_json(place + depth * "[" + depth * "]" + place.count("{") * "}")
+    assert len(str(caught.value)) < 400
 
 
 def test_from_json_rejects_settings_it_does_not_know():
@@ -200,3 +224,11 @@ def test_a_described_network_goes_back_to_the_papers_layers_with_their_types():
         described.override({"network.layers": None})
     types = {"network.conv1_types": 16, "network.conv2_types": 16}
     assert described.override({"network.layers": None} | types) == preset("small")
+
+
+def test_a_learning_rate_may_grow_within_bounds():
+    preset("small").override({"train.decay_rate": 2.0})
+    preset("small").override(
+        {"train.decay_rate": 1.1, "train.decay_steps": 1, "train.learning_rate_schedule": "cosine"}
+    )
+    preset("small").override({"train.decay_rate": 1e-30, "train.decay_steps": 1, "train.beta_rate": 1e-30})

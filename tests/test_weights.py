@@ -138,6 +138,8 @@ def test_a_run_folder_or_a_file_of_the_same_name_comes_first(tmp_path, monkeypat
     assert find_weights("small-stereo").parent.name == "weights"
     (tmp_path / "small-stereo").mkdir()
     assert find_weights("small-stereo") == Path("small-stereo/weights.safetensors")
+    (tmp_path / "small-stereo/checkpoint-1.safetensors").touch()
+    assert find_weights("small-stereo") == Path("small-stereo/checkpoint-1.safetensors")
     (tmp_path / "small-stereo/checkpoint.safetensors").touch()
     assert find_weights("small-stereo") == Path("small-stereo/checkpoint.safetensors")
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from emcaps.names import check_name, unknown_name
+from emcaps.files import parse_json
+from emcaps.names import check_name, shown, unknown_name
 
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
@@ -43,6 +44,19 @@ VIEWS: tuple[View, ...] = typing.get_args(View)
 FITS: tuple[Fit, ...] = typing.get_args(Fit)
 STANDARDS: tuple[Standard, ...] = typing.get_args(Standard)
 
+LARGEST_NUMBER = 1e30
+"""Above this, products of settings leave the range of float32."""
+MOST_STEPS = 10**12
+LARGEST_WHOLE = {
+    "network": 10_000,
+    "data": 10_000,
+    "train": MOST_STEPS,
+    "train.batch_size": 1_000_000,
+    "train.seed": 2**64 - 1,
+    "train.keep_checkpoints": 1000,
+}
+"""The largest whole numbers, by section or setting: beyond what any machine holds, but small enough to say so."""
+
 OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "train.margin_schedule"}
 """Settings that had another name once: recorded runs and weights have the old one, which is still read."""
 
@@ -61,6 +75,8 @@ class LayerConfig:
         for name, value in vars(self).items():
             whole = isinstance(value, int) and not isinstance(value, bool)
             _require(whole and value >= 1, value, f"{name} of a capsule layer must be a whole number of at least 1")
+            most = LARGEST_WHOLE["network"]
+            _require(value <= most, value, f"{name} of a capsule layer must be at most {most:,}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,7 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
+        _check_sizes(self, "network")
         _check_numbers(self, "network", "at least 1", "conv_channels", "primary_types", "iterations")
         if self.layers is None:
             _check_numbers(self, "network", "at least 1 without network.layers", "conv1_types", "conv2_types")
@@ -196,6 +213,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self, "data")
+        _check_sizes(self, "data")
         _check_numbers(self, "data", "at least 8", "crop")
         _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
         _check_numbers(self, "data", "0 to 4", "channels")
@@ -242,6 +260,8 @@ class TrainConfig:
     """Steps between rows of metrics.jsonl."""
     checkpoint_every: int = 500
     """Steps between checkpoints; one is also written at the end and when the run is interrupted."""
+    keep_checkpoints: int = 2
+    """How many checkpoints are kept: the newest, and those before it in case it gets damaged."""
     eval_every: int = 0
     """Steps between evaluations while training; 0 evaluates at the end only."""
     watch: int = 0
@@ -253,12 +273,22 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self, "train")
+        _check_sizes(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
-        _check_numbers(self, "train", "at least 1", *counts)
+        _check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
         _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
         _check_numbers(self, "train", "zero or more, and finite", "weight_decay")
         _check_numbers(self, "train", "a share, 0 to 1", "mixup")
+        grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
+        exponent = math.log10(self.learning_rate) + max(0.0, math.log10(self.beta_rate))
+        exponent += self.steps / self.decay_steps * math.log10(self.decay_rate) if grows else 0.0
+        _require(
+            exponent <= math.log10(LARGEST_NUMBER),
+            (self.learning_rate, self.beta_rate, self.decay_rate),
+            f"train.learning_rate times train.beta_rate, as train.decay_rate changes it, must stay at most "
+            f"{LARGEST_NUMBER}: lower one of the three",
+        )
 
 
 @dataclass(frozen=True)
@@ -292,7 +322,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls, sections: dict[str, dict[str, Any]]) -> RunConfig:
@@ -340,7 +370,19 @@ NUMBER_RULES: dict[str, Callable[[float], bool]] = {
 
 def _require(condition: bool, value: object, rule: str) -> None:
     if not condition:
-        raise ValueError(f"{rule}, not {value!r}")
+        raise ValueError(f"{rule}, not {shown(value)}")
+
+
+def _check_sizes(config: object, section: str) -> None:
+    """Raise ValueError for a number that is so large that it can only be a mistake, and would overflow somewhere."""
+    for key, value in vars(config).items():
+        name = f"{section}.{key}"
+        if isinstance(value, int):
+            most: float = LARGEST_WHOLE.get(name, LARGEST_WHOLE[section])
+            _require(value <= most, value, f"{name} must be at most {most:,}")
+        elif isinstance(value, float) and math.isfinite(value):  # what is not finite gets a message of its own
+            _require(value <= LARGEST_NUMBER, value, f"{name} must be at most {LARGEST_NUMBER}")
+            _require(value >= -LARGEST_NUMBER, value, f"{name} must be at least -{LARGEST_NUMBER}")
 
 
 def _check_numbers(config: object, section: str, rule: str, *names: str) -> None:
@@ -379,18 +421,21 @@ def _parse(name: str, value: Any) -> Any:
         return value
     if typing.get_origin(wanted) is tuple:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{name} must be a list of texts, not {value!r}")
+            raise ValueError(f"{name} must be a list of texts, not {shown(value)}")
         return tuple(value)
     if isinstance(value, str) and wanted is not str:
         try:
             value = wanted(value.replace("_", ""))
         except ValueError:
             kind = "a whole number" if wanted is int else "a number"
-            raise ValueError(f"{name} must be {kind}, not {value!r}") from None
+            raise ValueError(f"{name} must be {kind}, not {shown(value)}") from None
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(f"{name} must be at most {LARGEST_NUMBER}, not {shown(value)}") from None
     if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ValueError(f"{name} must be of type {wanted.__name__}, not {value!r}")
+        raise ValueError(f"{name} must be of type {wanted.__name__}, not {shown(value)}")
     return value
 
 

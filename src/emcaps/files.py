@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDI
 
 
 @contextmanager
-def atomic_write(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path, older: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it takes the place of `path`, on any failure it is removed.
 
-    The old file, if there is one, stays whole until the new one is complete and on disk.
+    The old file, if there is one, stays whole until the new one is complete and on disk. It is then kept as the first
+    of `older`, the one that was there as the second, and so on: one of them is whole whenever the writer is killed.
     """
     path = Path(path)
     with explain_disk_errors(path):
@@ -33,6 +34,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
             yield temporary
             _flush_to_disk(temporary)
             os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
+            for source, target in reversed(list(zip((path, *older), older, strict=False))):
+                if source.exists():
+                    os.replace(source, target)
             os.replace(temporary, path)
             _flush_to_disk(path.parent)
     finally:
@@ -64,10 +68,18 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; a ValueError for any other, whatever is wrong with it."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object in `path`; a ValueError names the file if it holds anything else."""
     try:
-        value = json.loads(Path(path).read_bytes())
+        value = parse_json(Path(path).read_bytes())
     except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
     if not isinstance(value, dict):

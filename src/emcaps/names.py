@@ -1,4 +1,4 @@
-"""Messages about unknown names: they say what was given, what is allowed, and the nearest allowed name."""
+"""Values in messages, and unknown names: what was given, what is allowed, and the nearest allowed name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
+def shown(value: object) -> str:
+    """The value as a message shows it, at most one line long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; lists in lists in lists
+        return f"a value of type {type(value).__name__} that is too long to show"
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-20:]}"
+
+
 def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
     """A one-line message such as "unknown preset 'smal': did you mean 'small'? (allowed: cnn, full, small, tiny)"."""
     options = list(allowed)
-    nearest = difflib.get_close_matches(str(given), options, n=1)
+    nearest = difflib.get_close_matches(given, options, n=1) if isinstance(given, str) else []
     hint = f": did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown {what} {given!r}{hint} (allowed: {', '.join(options)})"
+    return f"unknown {what} {shown(given)}{hint} (allowed: {', '.join(options)})"
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:

@@ -82,6 +82,9 @@ def test_train_from_a_file_of_a_few_settings(emcaps, data, tmp_path):
         ('{"trian": {}}', r"few.json: unknown section 'trian': did you mean 'train'\?"),
         ('{"train": {"step": 3}}', r"few.json: unknown setting .*step': did you mean .*steps'\?"),
         ('{"train": {"steps": "many"}}', "few.json: train.steps must be a whole number, not 'many'"),
+        pytest.param(100_000 * "[", r"few.json is not JSON \(it is nested too deeply\)", id="nested"),
+        ('{"train": {"learning_rate": 1' + 400 * "0" + "}}", "few.json: train.learning_rate must be at most 1e"),
+        ('{"train": {"batch_size": 10000000000000000000000}}', "few.json: train.batch_size must be at most 1,000,000,"),
     ],
 )
 def test_a_wrong_file_of_settings_is_named(emcaps, tmp_path, text, message):
@@ -219,3 +222,69 @@ def test_settings_that_do_not_fit_the_data_end_in_one_clear_line(emcaps, data, t
     assert err.startswith(message)
     assert len(err.strip().splitlines()) == 1
     assert os.listdir(tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.learning_rate=1e300", "emcaps: train.learning_rate must be at most 1e+30, not 1e+300"),
+        ("train.batch_size=1_000_000_000", "emcaps: train.batch_size must be at most 1,000,000, not 1000000000"),
+        ("train.batch_size=1" + 22 * "0", "emcaps: train.batch_size must be at most 1,000,000, not 1000"),
+        ("train.keep_checkpoints=0", "emcaps: train.keep_checkpoints must be at least 1, not 0"),
+    ],
+)
+def test_absurd_settings_end_in_one_clear_line(emcaps, data, tmp_path, setting, message):
+    status, _, err = emcaps("train", "tiny", "--set", setting)
+    assert status == 1
+    assert err.startswith(message)
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        pytest.param("config.json", 100_000 * "[", r"config\.json is damaged \(it is nested too deeply\)", id="nested"),
+        ("config.json", '{"train": {"steps": 1' + 400 * "0" + "}}", r"config\.json: train\.steps must be at most"),
+        ("environment.json", '{"resumed": 3}', r"environment\.json is damaged \('resumed' must be a list\)"),
+        ("metrics.jsonl", '{"step": 1, "seconds": []}\n', r"metrics\.jsonl, line 1 is damaged \('seconds' must be"),
+        ("checkpoint.safetensors", "", r"checkpoint\.safetensors is damaged"),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_refused_in_one_line(emcaps, data, tmp_path, name, content, message):
+    assert emcaps("train", "tiny", "--steps", 1, "--run", "run", *TINY)[0] == 0
+    (tmp_path / "run" / name).write_text(content)
+    status, _, err = emcaps("train", "--resume", "run", "--steps", 2)
+    assert status == 1
+    (line,) = [line for line in err.splitlines() if line.startswith("emcaps: ")]
+    assert re.search(message, line)
+    assert "Traceback" not in err
+
+
+def test_damaged_weights_are_refused_and_made_anew_by_resuming(emcaps, data, tmp_path):
+    assert emcaps("train", "tiny", "--steps", 1, "--run", "run", *TINY)[0] == 0
+    path = tmp_path / "run" / "weights.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    for command in (["eval", "run"], ["export", "run", "--pt2", "run.pt2"], ["predict", "run", "picture.png"]):
+        status, _, err = emcaps(*command)
+        assert status == 1
+        assert "weights.safetensors is damaged" in err
+        assert len(err.strip().splitlines()) == 1
+    assert emcaps("train", "--resume", "run")[0] == 0
+    assert path.read_bytes() == whole
+
+
+def test_a_run_in_a_folder_whose_name_is_not_utf8_is_resumed_and_evaluated(emcaps, data, tmp_path):
+    name = os.fsdecode(b"run\xff")
+    try:
+        (tmp_path / name).mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    assert emcaps("train", "tiny", "--steps", 1, "--run", name, *TINY)[0] == 0
+    status, _, err = emcaps("train", "--resume", name, "--steps", 2)
+    assert status == 0, err
+    assert emcaps("eval", name)[0] == 0
+    status, _, err = emcaps("train", "--resume", name, "--steps", 3, "--tensorboard")
+    assert status == 1
+    assert "TensorBoard takes folders with UTF-8 names alone, not 'run" in err

@@ -12,10 +12,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import emcaps
 from emcaps.config import preset
 from emcaps.data.prepared import fingerprint, load_prepared, prepared_path
 from emcaps.train import checkpoint, loop, step, train
-from emcaps.train.checkpoint import load
+from emcaps.train.checkpoint import kept_checkpoints, load, load_newest
 from emcaps.train.run_folder import only_user, read_config, read_metrics, start_run
 from patterns import write_patterns
 from train.runs import assert_same_run, numbers, weights
@@ -36,6 +37,7 @@ def whole_run(tmp_path, config, data_folder):
 def test_a_run_leaves_everything_it_found(whole_run):
     assert sorted(os.listdir(whole_run)) == [
         ".lock",
+        "checkpoint-1.safetensors",
         "checkpoint.safetensors",
         "config.json",
         "environment.json",
@@ -111,12 +113,73 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    killed_at = load(checkpoint).step
+    killed_at = load_newest(checkpoint).step  # it may have been killed between two renames
     assert killed_at < 60
 
     assert start(tmp_path / "run", "resume").wait() == 0
     assert start(tmp_path / "whole", "new").wait() == 0
     assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
+def test_a_damaged_checkpoint_resumes_from_the_one_before_to_the_same_bits(
+    whole_run, tmp_path, config, data_folder, damage, caplog
+):
+    shutil.copytree(whole_run, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 4]) if damage == "flipped" else content[:1000])
+    if damage == "missing":  # as if killed between two renames
+        path.unlink()
+    seen = []
+    train(
+        config,
+        tmp_path / "run",
+        device="cpu",
+        data_folder=data_folder,
+        resume=True,
+        on_progress=lambda progress: seen.append(progress.step),
+    )
+    assert seen[0] == 9
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert str(path) in warning
+    assert "resumes from checkpoint-1.safetensors, from step 8 on" in warning
+    assert_same_run(whole_run, tmp_path / "run")
+    older = load(tmp_path / "run" / "checkpoint-1.safetensors")
+    assert older.step == 8, "the whole one was kept, not the damaged one"
+    emcaps.load(tmp_path / "run")
+
+
+def test_a_run_with_no_whole_checkpoint_is_left_as_it_is(whole_run, config, data_folder):
+    for path in whole_run.glob("checkpoint*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is damaged .*use another copy"):
+        train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert {path.name: path.read_bytes() for path in whole_run.iterdir()} == before
+
+
+def test_a_run_that_is_refused_keeps_its_damaged_checkpoint(whole_run, tmp_path, config):
+    other = write_patterns(tmp_path / "other", views=3)
+    (whole_run / "checkpoint.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="was trained on other data"):
+        train(config, whole_run, device="cpu", data_folder=other, resume=True)
+    assert (whole_run / "checkpoint.safetensors").read_bytes() == b"damaged"
+    assert load(whole_run / "checkpoint-1.safetensors").step == 8
+
+
+def test_resume_may_keep_another_number_of_checkpoints(whole_run, config, data_folder):
+    longer = config.override({"train.steps": 20, "train.keep_checkpoints": 3})
+    train(longer, whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert [load(path).step for path in kept_checkpoints(whole_run / "checkpoint.safetensors")] == [20, 16, 12]
+    train(
+        config.override({"train.steps": 20, "train.keep_checkpoints": 1}),
+        whole_run,
+        device="cpu",
+        data_folder=data_folder,
+        resume=True,
+    )
+    assert [load(path).step for path in kept_checkpoints(whole_run / "checkpoint.safetensors")] == [20]
 
 
 def test_resume_of_a_run_stopped_before_its_first_checkpoint_starts_over(whole_run, tmp_path, config, data_folder):
@@ -128,7 +191,8 @@ def test_resume_of_a_run_stopped_before_its_first_checkpoint_starts_over(whole_r
 @pytest.mark.parametrize("found", ["evaluation.json", "weights.safetensors", "metrics.jsonl"])
 def test_a_run_that_has_lost_its_checkpoint_is_not_started_over(whole_run, config, data_folder, found):
     """Recorded runs have none, and what they found would be lost."""
-    for name in {"checkpoint.safetensors", "evaluation.json", "weights.safetensors", "metrics.jsonl"} - {found}:
+    names = {"checkpoint.safetensors", "checkpoint-1.safetensors", "evaluation.json", "weights.safetensors"}
+    for name in {*names, "metrics.jsonl"} - {found}:
         (whole_run / name).unlink()
     before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
     with pytest.raises(ValueError, match=r"no checkpoint\.safetensors to resume from, and to start over would lose"):
@@ -163,7 +227,7 @@ def test_resume_after_settings_were_changed_by_hand(whole_run, config, data_fold
 def test_a_run_from_before_a_setting_existed_resumes_to_the_same_bits(whole_run, tmp_path, config, data_folder):
     shorter = config.override({"train.steps": 8})
     train(shorter, tmp_path / "run", device="cpu", data_folder=data_folder)
-    forget_settings(tmp_path / "run", "graph", "autocast")
+    forget_settings(tmp_path / "run", "graph", "autocast", "keep_checkpoints")
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
     for name, value in weights(whole_run).items():
         if not name.startswith("sums."):  # the shorter run logged at its end
@@ -183,6 +247,7 @@ def forget_settings(folder, *names):
     path = folder / "checkpoint.safetensors"
     with safe_open(path, "pt") as file:
         header = file.metadata()
+    del header["sha256"]  # which is younger than the settings
     save_file(load_file(path), path, header | {"config": older(header["config"])})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from emcaps.cli.shared import (
     show_evaluations,
 )
 from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
-from emcaps.files import FULL
+from emcaps.files import FULL, parse_json
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -133,7 +132,10 @@ def _resumed_config(
     if config_file is not None:
         raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
     if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
-        raise ValueError("a resumed run keeps its settings: only --steps and --set train.graph=... may change")
+        raise ValueError(
+            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, and "
+            "train.keep_checkpoints"
+        )
     return read_config(resume).override(changes)
 
 
@@ -160,7 +162,7 @@ def _read_config_file(path: Path) -> RunConfig:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}: --config takes the {CONFIG_FILE} of a run, or part of one")
     try:
-        settings = json.loads(path.read_bytes())
+        settings = parse_json(path.read_bytes())
     except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is not JSON ({error}): --config takes the {CONFIG_FILE} of a run") from error
     try:

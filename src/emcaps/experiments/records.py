@@ -10,7 +10,6 @@ failure.json              if a measured run failed: the step by which loss, weig
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
-from emcaps.files import read_json
+from emcaps.files import parse_json, read_json
 from emcaps.names import check_name, first_of
 from emcaps.train.run_folder import EVALUATION, METRICS, read_config, read_evaluation, read_metrics
 
@@ -148,7 +147,7 @@ def read_routing(folder: Path) -> tuple[dict[str, Any], ...]:
     if not path.exists():
         return ()
     try:
-        found: tuple[dict[str, Any], ...] = tuple(json.loads(path.read_bytes()))
+        found: tuple[dict[str, Any], ...] = tuple(parse_json(path.read_bytes()))
         if not all(isinstance(one["step"], int) for one in found):
             raise ValueError("a measurement without a step")
     except (ValueError, TypeError, KeyError) as error:

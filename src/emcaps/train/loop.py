@@ -31,10 +31,11 @@ from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
+from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
-MAY_CHANGE = ("train.steps", "train.graph")
-"""Settings that a resumed run may change: how far it goes, and how its steps are launched."""
+MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints")
+"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept."""
 
 
 class Progress(NamedTuple):
@@ -78,7 +79,7 @@ def train(
     place = start_work(device)
     choose_implementation(config.network.impl, place)
     wants_graph(config.train.graph, place)
-    writer = _summary_writer() if tensorboard else None
+    writer = _summary_writer(folder) if tensorboard else None
     config, split = _load(config, data, data_folder)
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
@@ -103,6 +104,8 @@ def train(
             checkpoints.restore(saved, network, optimiser, sums)
         if resume:
             folders.continue_run(folder, config, place, seen, first)
+            if saved is not None:
+                checkpoints.make_newest(saved, folder / folders.CHECKPOINT)
         else:
             folders.start_run(folder, config, place, seen)
         # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
@@ -221,16 +224,14 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     if not _may_resume(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{' and '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
+            f"{', '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
         )
-    if not (folder / folders.CHECKPOINT).exists():
+    saved = checkpoints.load_newest(folder / folders.CHECKPOINT)
+    if saved is None:
         _check_nothing_is_lost(folder, config)
         return None
-    saved = checkpoints.load(folder / folders.CHECKPOINT)
     if not _may_resume(config, saved.config):
-        raise ValueError(
-            f"{folders.CONFIG} and {folders.CHECKPOINT} in {folder} have different settings: one was changed"
-        )
+        raise ValueError(f"{folders.CONFIG} and {saved.path.name} in {folder} have different settings: one was changed")
     if saved.step > config.train.steps:
         raise ValueError(
             f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"
@@ -251,7 +252,10 @@ def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
 
 def _may_resume(config: RunConfig, before: RunConfig) -> bool:
     """Whether a run with the settings `before` may be resumed with `config`: only MAY_CHANGE may differ."""
-    changed: dict[str, Any] = {"train.graph": before.train.graph}
+    changed: dict[str, Any] = {
+        "train.graph": before.train.graph,
+        "train.keep_checkpoints": before.train.keep_checkpoints,
+    }
     if config.train.learning_rate_schedule != "cosine":  # whose every step depends on the number of all steps
         changed["train.steps"] = before.train.steps
     return config.override(changed) == before
@@ -307,7 +311,9 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _summary_writer() -> Any:
+def _summary_writer(folder: Path) -> Any:
+    if not is_utf8(folder):
+        raise ValueError(f"TensorBoard takes folders with UTF-8 names alone, not {str(folder)!a}: leave it out")
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

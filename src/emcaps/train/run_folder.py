@@ -3,7 +3,7 @@
 config.json             the resolved settings
 environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
-checkpoint.safetensors  everything needed to resume
+checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
 .lock                   held by the process that is at work on the run
@@ -11,24 +11,29 @@ evaluation.json         accuracy and confusion matrix of those weights
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from emcaps.config import RunConfig
+from emcaps.config import MOST_STEPS, RunConfig
 from emcaps.data.prepared import Examples, fingerprint
-from emcaps.files import append_line, read_json, write_json, write_text
+from emcaps.files import append_line, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
+from emcaps.train.checkpoint import kept_checkpoints
 
 try:
     import fcntl
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("emcaps")
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
@@ -59,7 +64,8 @@ def only_user(folder: Path) -> Iterator[None]:
 
 def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str]) -> None:
     """Write down what a new run is; refuse a folder that holds one. `data` holds the fingerprint of each part."""
-    if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS)):
+    found = any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS))
+    if found or kept_checkpoints(folder / CHECKPOINT):
         raise TakenRunError(
             f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
         )
@@ -69,13 +75,18 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
 
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
     """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation."""
-    found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
+    found = read_environment(folder)
     if found.get("data", data) != data:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
     # Read before anything is written: this raises if a line is damaged, and then the run must be left as it was.
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    _tell_of_lost_rows(folder, rows, config.train.log_every, step)
+    _tell_of_other_threads(folder, found, device)
+    for left in folder.glob(".*.part"):  # by a writer that was killed; its lock is ours now
+        if left.is_file():
+            left.unlink()
     found.setdefault("resumed", []).append({"step": step} | environment(device))
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
@@ -85,10 +96,51 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _tell_of_lost_rows(folder: Path, rows: list[dict[str, Any]], log_every: int, step: int) -> None:
+    """Warn if the metrics lack rows from before `step`, which a resumed run does not make again."""
+    found = {row["step"] for row in rows if "loss" in row and row["step"] % log_every == 0}
+    expected = step // log_every
+    if len(found) < expected:
+        first = next(one for one in itertools.count(log_every, log_every) if one not in found)
+        logger.warning(
+            "%s lacks %d of the %d rows up to step %d, the first that of step %d: they are lost, unless you stop "
+            "the run and restore the file from another copy. Training is not affected",
+            folder / METRICS,
+            expected - len(found),
+            expected,
+            step,
+            first,
+        )
+
+
+def _tell_of_other_threads(folder: Path, found: Mapping[str, Any], device: torch.device) -> None:
+    """Warn if a run on a CPU resumes with another number of threads than it was started with."""
+    before, now = found.get("threads"), torch.get_num_threads()
+    on_cpus = device.type == "cpu" and str(found.get("device", "")).startswith("cpu")
+    if on_cpus and before is not None and before != now:
+        logger.warning(
+            "the run in %s was started with %d threads and resumes with %d, so its last bits may differ from those of "
+            "an uninterrupted run: set OMP_NUM_THREADS=%d to avoid that",
+            folder,
+            before,
+            now,
+            before,
+        )
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """What the run wrote down of its machine and data; empty if that file is not there."""
+    path = folder / ENVIRONMENT
+    found = read_json(path) if path.exists() else {}
+    for key, kind, rule in (("data", dict, "a table"), ("resumed", list, "a list"), ("threads", int, "a whole number")):
+        if not isinstance(found.get(key, kind()), kind):
+            raise ValueError(f"{path} is damaged ({key!r} must be {rule}): restore it from another copy, or delete it")
+    return found
+
+
 def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
     """Whether these are the "train" and "test" examples of the run, as far as it wrote that down and they are given."""
-    found = read_json(folder / ENVIRONMENT) if (folder / ENVIRONMENT).exists() else {}
-    recorded = found.get("data", {})
+    recorded = read_environment(folder).get("data", {})
     return all(fingerprint(parts[name]) == recorded[name] for name in parts if name in recorded)
 
 
@@ -112,19 +164,27 @@ def append_metrics(folder: Path, row: Mapping[str, Any]) -> None:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """All rows, without a last line that a killed process cut short."""
-    rows: list[dict[str, Any]] = []
     path = folder / METRICS
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for number, line in enumerate(lines):
+    *lines, cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                raise ValueError("no row with a step")
-            rows.append(row)
+            rows.append(_read_row(line))
         except ValueError as error:
-            if number + 1 < len(lines):
-                raise ValueError(f"{path}, line {number + 1} is damaged ({error}): delete that line") from error
+            raise ValueError(f"{path}, line {number} is damaged ({error}): delete that line") from error
+    with suppress(ValueError):
+        rows.append(_read_row(cut))  # it may lack no more than the end of the line
     return rows
+
+
+def _read_row(line: bytes) -> dict[str, Any]:
+    row = parse_json(line)
+    if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] <= MOST_STEPS:
+        raise ValueError("no row with a step")
+    for name, value in row.items():
+        if type(value) is not float and not (type(value) is int and abs(value) <= MOST_STEPS):
+            raise ValueError(f"{name!r} must be a number")
+    return row
 
 
 def read_evaluation(path: Path) -> tuple[float, int]:
@@ -132,7 +192,7 @@ def read_evaluation(path: Path) -> tuple[float, int]:
     found = read_json(path)
     try:
         accuracy, step = float(found["test"]["accuracy"]), int(found["step"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is damaged (no test accuracy and step): restore it from another copy") from error
     if not 0 <= accuracy <= 1:
         raise ValueError(f"{path} is damaged (an accuracy of {accuracy}): restore it from another copy")

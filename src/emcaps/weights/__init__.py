@@ -11,8 +11,8 @@ from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE
 from emcaps.names import unknown_name
 from emcaps.nn.classifier import Classifier
+from emcaps.train.checkpoint import kept_checkpoints, load_network
 from emcaps.train.checkpoint import load as load_file
-from emcaps.train.checkpoint import load_network
 from emcaps.train.run_folder import CHECKPOINT, WEIGHTS
 
 SHIPPED = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.safetensors")))
@@ -23,8 +23,8 @@ def find_weights(name: str | Path) -> Path:
     """The weights file of a shipped network or of a run (its checkpoint if it is not complete), or the file itself."""
     path = Path(name)
     if path.is_dir():
-        finished = (path / WEIGHTS).exists() or not (path / CHECKPOINT).exists()
-        return path / (WEIGHTS if finished else CHECKPOINT)
+        saved = [] if (path / WEIGHTS).exists() else kept_checkpoints(path / CHECKPOINT)
+        return saved[0] if saved else path / WEIGHTS
     if str(name) in SHIPPED and not path.exists():
         return Path(__file__).parent / f"{name}.safetensors"
     if path.exists() or path.suffix == ".safetensors":

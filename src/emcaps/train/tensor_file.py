@@ -1,0 +1,136 @@
+"""Safetensors files that notice damage: they hold a SHA-256 of all their tensors and texts, checked on reading.
+
+Loading runs no code, and takes no more memory than the file is large: safetensors maps it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from emcaps.files import atomic_write
+
+logger = logging.getLogger("emcaps")
+
+DIGEST = "sha256"
+SHIPPED_FOLDER = Path(__file__).resolve().parent.parent / "weights"
+SHIPPED_DIGESTS = {
+    "full-stereo.safetensors": "fe37f8f5c5030ed9e7fe7361a535f1a8b594fa15600c0beee4aae291b48046bb",
+    "small-mono.safetensors": "2c2886f4599fdd1112350e56c05999c1883dc5998f473444bf296f72e01b2355",
+    "small-stereo.safetensors": "8e2c2c03222671f78eb6d40c5a8c743f2644bce40f1dea773f4d110f102d8dfe",
+}
+"""Digests of the shipped files, which are older than digests and hold none."""
+
+
+class DamagedFileError(ValueError):
+    """The file is not what was written."""
+
+    def __init__(self, path: Path, wrong: object) -> None:
+        remedy = "use another copy, or resume its run from a checkpoint that is whole"
+        if _is_shipped(path):
+            remedy = "install emcaps again"
+        # Only the first line: torch's messages go on with a stack of C++ frames.
+        wrong = str(wrong).partition("\n")[0]
+        super().__init__(f"{path} is damaged or was not written by emcaps ({wrong}): {remedy}")
+
+
+class TensorFile(NamedTuple):
+    tensors: dict[str, Tensor]
+    texts: dict[str, str]
+    """Without the digest."""
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str], older: Sequence[Path] = ()
+) -> None:
+    """Write a file and its digest, atomically; equal tensors and texts give equal files. `older` as in atomic_write."""
+    from safetensors.torch import save
+
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = save(kept, {**texts, DIGEST: digest_of(TensorFile(kept, dict(texts)))})
+    with atomic_write(path, older) as temporary:
+        temporary.write_bytes(_with_sorted_header(content))
+
+
+def read_tensors(path: Path, names: frozenset[str]) -> TensorFile:
+    """Read a file whose texts have these names; DamagedFileError if it is not what was written.
+
+    A file without a digest is read as it is, with a note: older versions wrote none.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with _readable(path) as name, safe_open(name, framework="pt") as file:
+            texts = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, TypeError, ValueError, RuntimeError) as error:
+        # Beside its own errors those of torch, about a size or a type that safetensors knows and torch does not.
+        if "memory" in str(error):  # the file is not to blame
+            raise
+        raise DamagedFileError(path, error) from error
+    expected = texts.pop(DIGEST, None)
+    # A damaged name of the digest must not make the file one of those that have none.
+    if missing := names - texts.keys():
+        raise DamagedFileError(path, f"its header lacks {' and '.join(sorted(missing))}")
+    if extra := texts.keys() - names:
+        raise DamagedFileError(path, f"its header has {', '.join(map(ascii, sorted(extra)))}, which nobody wrote")
+    found = TensorFile(tensors, texts)
+    if expected is None and _is_shipped(path):
+        expected = SHIPPED_DIGESTS[path.name]
+    if expected is None:
+        _tell_of_missing_digest(path)
+    elif digest_of(found) != expected:
+        raise DamagedFileError(path, "its content has another SHA-256 than when it was written")
+    return found
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.name in SHIPPED_DIGESTS and path.resolve().parent == SHIPPED_FOLDER
+
+
+def digest_of(content: TensorFile) -> str:
+    """The SHA-256, in hex, of the texts and of the name, dtype, shape and bytes of every tensor."""
+    tensors = sorted(content.tensors.items())
+    described = [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors]
+    found = hashlib.sha256(json.dumps([sorted(content.texts.items()), described]).encode())
+    for _, tensor in tensors:
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)  # no copy of a contiguous tensor
+    return found.hexdigest()
+
+
+def is_utf8(path: Path) -> bool:
+    return not any("\udc80" <= letter <= "\udcff" for letter in str(path))  # these stand for bytes that are not UTF-8
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[str]:
+    """The file's name as safetensors takes it, which must be UTF-8: for any other, that of an open descriptor.
+
+    It is opened here in any case, so that a file that may not be read is an OSError and not taken for a damaged one.
+    """
+    with open(path, "rb") as file:
+        yield str(path) if is_utf8(path) else f"/dev/fd/{file.fileno()}"
+
+
+@functools.cache
+def _tell_of_missing_digest(path: Path) -> None:
+    """Once for each file."""
+    logger.info("%s is of an older emcaps and holds no SHA-256 of its content: damage to it may go unnoticed", path)
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """A safetensors file with its header's keys sorted: safetensors writes them in random order, so that without this
+    equal networks would be saved as different files."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # what follows stays aligned
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
