@@ -19,7 +19,7 @@ from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
 from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
-from emcaps.cli.shared import examples
+from emcaps.cli.shared import examples, process
 from emcaps.cli.show import demo, describe, info
 from emcaps.cli.training import train
 
@@ -43,11 +43,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    pass
+    processes = process()[1]
+    if processes > 1 and context.invoked_subcommand not in ("train", "eval"):
+        raise ValueError(
+            f"torchrun started {processes} processes, which can train or eval together, not "
+            f"{context.invoked_subcommand}: start that with `emcaps` alone"
+        )
 
 
 # The commands, in the order in which the help lists them.
@@ -109,7 +115,10 @@ def main() -> None:
             raise
         if out_of_memory:
             error = ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
-        print(f"emcaps: {_in_one_line(error)}", file=sys.stderr)
+        number, processes = process()
+        who = f"emcaps, process {number} of {processes}" if number else "emcaps"
+        if not (number and isinstance(error, ConnectionError)):  # process 0 tells of a process that was lost
+            print(f"{who}: {_in_one_line(error)}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
