@@ -21,6 +21,7 @@ from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
 from emcaps.cli.shared import examples, process
 from emcaps.cli.show import demo, describe, info
+from emcaps.cli.sweep import sweep
 from emcaps.cli.training import train
 
 app = typer.Typer(
@@ -98,6 +99,13 @@ app.command(
         "emcaps bench --table runs/bench/headline.csv",
     )
 )(bench)
+app.command(
+    epilog=examples(
+        "emcaps sweep small --grid train.learning_rate=1e-3,3e-3 --grid network.iterations=2,3 --seeds 3 --jobs 2 "
+        "--runs runs/sweep",
+        "emcaps sweep small --grid train.learning_rate=1e-3,3e-3 --runs runs/sweep --part 2/8",
+    )
+)(sweep)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
 
