@@ -1,5 +1,7 @@
 """Several processes train as one does. Those that torchrun itself starts are in cli/test_torchrun.py."""
 
+import json
+
 import pytest
 import torch
 
@@ -56,6 +58,8 @@ def test_several_processes_train_as_one_does(tmp_path, alone, config, data_folde
     assert_close_runs(tmp_path / "run", alone)
     if count == 1:
         assert_same_run(tmp_path / "run", alone)
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment.get("processes", 1) == count
     ranks = [torch.load(tmp_path / f"run-rank{number}.pt") for number in range(count)]
     for other in ranks[1:]:
         for name, value in ranks[0].items():

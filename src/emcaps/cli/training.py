@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -240,8 +241,9 @@ def _advising(run: Path, command: str) -> Iterator[None]:
 
 
 def _resume_command(run: Path, folder: Path | None, device: str, tensorboard: bool) -> str:
-    processes = process()[1]
-    words = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
+    processes = str(process()[1])
+    on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == processes != "1"
+    words = ["torchrun", "--nproc-per-node", processes, "-m"] if on_one_machine else []  # else any number resumes it
     words += ["emcaps", "train", "--resume", str(run)]
     words += ["--folder", str(folder)] if folder else []
     words += ["--device", device] if device != "auto" else []
