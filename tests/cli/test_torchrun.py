@@ -67,6 +67,8 @@ def test_one_process_alone_writes_and_prints(data, tmp_path):
 def test_a_signal_to_torchrun_saves(data, tmp_path, number):
     process = start(data, tmp_path, 2, *LONG, "--steps", 100_000, "--run-folder", "run")
     wait_for(tmp_path / "run/metrics.jsonl", process)
+    if number == signal.SIGTERM:
+        os.kill(pid_of_rank(process.pid, 0), number)  # as SLURM does, which signals every process of a job
     process.send_signal(number)
     status, _, err = finish(process)
     assert status != 0

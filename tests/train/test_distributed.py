@@ -58,6 +58,9 @@ def test_several_processes_train_as_one_does(tmp_path, alone, config, data_folde
     assert_close_runs(tmp_path / "run", alone)
     if count == 1:
         assert_same_run(tmp_path / "run", alone)
+    if count == 2:
+        together(count, train_rank, config.to_json(), tmp_path / "again", data_folder)
+        assert_same_run(tmp_path / "run", tmp_path / "again")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment.get("processes", 1) == count
     ranks = [torch.load(tmp_path / f"run-rank{number}.pt") for number in range(count)]

@@ -127,6 +127,10 @@ def main() -> None:
         who = f"emcaps, process {number} of {processes}" if number else "emcaps"
         if not (number and isinstance(error, ConnectionError)):  # process 0 tells of a process that was lost
             print(f"{who}: {_in_one_line(error)}", file=sys.stderr)
+        if processes > 1 and "torch" in sys.modules:
+            from emcaps.train.distributed import end_at_once
+
+            end_at_once(1)
         raise SystemExit(1) from None
 
 

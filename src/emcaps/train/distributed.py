@@ -12,8 +12,10 @@ Where nobody has called `join`, or torchrun did not start this process, there is
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -29,6 +31,9 @@ TIMEOUT = timedelta(minutes=10)
 """How long a process waits for the others: longer than the slowest of them takes to load data or compile kernels."""
 
 
+_met = False
+
+
 class LostProcessError(ConnectionError):
     """Another process of the run ended, or does not answer."""
 
@@ -38,19 +43,24 @@ def launched() -> bool:
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
+def joined() -> bool:
+    """Whether `join` has met the others: a program may have processes of its own, which emcaps leaves alone."""
+    return _met
+
+
 def size() -> int:
     """The number of processes that work together."""
-    return dist.get_world_size() if _joined() else 1
+    return dist.get_world_size() if joined() else 1
 
 
 def rank() -> int:
     """The number of this process, from 0."""
-    return dist.get_rank() if _joined() else 0
+    return dist.get_rank() if joined() else 0
 
 
 def is_main() -> bool:
     """Whether this process writes and prints; known before `join`, too."""
-    return rank() == 0 if _joined() or not launched() else os.environ["RANK"] == "0"
+    return rank() == 0 if joined() or not launched() else os.environ["RANK"] == "0"
 
 
 def device_of(name: str) -> str:
@@ -78,18 +88,34 @@ def device_of(name: str) -> str:
 
 def join(device: torch.device) -> None:
     """Meet the other processes that torchrun started, if it did; they stay together until they end."""
-    if _joined() or not launched():
+    global _met
+    if joined() or not launched():
         return
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         if dist.is_nccl_available():
             backend = "cpu:gloo,cuda:nccl"  # what the hosts tell each other does not wait for the GPUs
-    with _others_answer():
-        dist.init_process_group(backend, timeout=TIMEOUT, device_id=device if "nccl" in backend else None)
-    atexit.register(_leave)
+    if not dist.is_initialized():
+        with _others_answer():
+            dist.init_process_group(backend, timeout=TIMEOUT, device_id=device if "nccl" in backend else None)
+        atexit.register(_leave)
+    elif "gloo" not in dist.get_backend_config():
+        raise ValueError(
+            f"the process group is {dist.get_backend_config()}, and the processes of a run talk by gloo, too: let "
+            f"emcaps make the group, or use init_process_group({backend!r})"
+        )
+    _met = True
     if rank():
         logging.getLogger("emcaps").setLevel(logging.ERROR)  # the main process gives the same warnings
+
+
+def end_at_once(status: int) -> None:
+    """End this process, if it has joined others: an orderly end might wait for them, and they for this one's end."""
+    if joined():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def check_batch_size(batch_size: int) -> None:
@@ -110,7 +136,7 @@ def share(total: int) -> slice:
 
 def can_capture() -> bool:
     """Whether a CUDA graph can hold the sum over the processes: NCCL's can be captured, gloo's goes by the host."""
-    return not _joined() or "nccl" in dist.get_backend_config()
+    return not joined() or "nccl" in dist.get_backend_config()
 
 
 def reduce_step(network: nn.Module, loss: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +146,7 @@ def reduce_step(network: nn.Module, loss: Tensor, right: Tensor) -> tuple[Tensor
     overlap with the backward pass to pay, a graph captures this like any other kernel, with no warm-up of its own, and
     the metrics travel with the gradients.
     """
-    if not _joined():
+    if not joined():
         return loss, right
     values = [value for value in network.parameters() if value.grad is not None]
     gradients = [value.grad.reshape(-1) for value in values if value.grad is not None]
@@ -135,14 +161,14 @@ def reduce_step(network: nn.Module, loss: Tensor, right: Tensor) -> tuple[Tensor
 
 def sum_over_processes(values: Tensor) -> Tensor:
     """The sum of every process's values, which are replaced by it."""
-    if _joined():
+    if joined():
         _sum(values)
     return values
 
 
 def any_of(flag: bool) -> bool:
     """Whether the flag is set in any process; all of them must ask. It is also a place to wait for each other."""
-    if not _joined():
+    if not joined():
         return flag
     found = torch.tensor(int(flag))
     with _others_answer():
@@ -152,7 +178,7 @@ def any_of(flag: bool) -> bool:
 
 def from_main(value: T) -> T:
     """The main process's value."""
-    if not _joined():
+    if not joined():
         return value
     values = [value]
     with _others_answer():
@@ -163,14 +189,10 @@ def from_main(value: T) -> T:
 @torch.no_grad()
 def copy_from_main(network: nn.Module) -> None:
     """Give the network the main process's weights. Seeds made them alike, but for rounding on an unlike machine."""
-    if _joined():
+    if joined():
         any_of(False)  # the hosts notice if one of them is gone, where GPUs would wait
         for value in network.state_dict().values():
             dist.broadcast(value, src=0)
-
-
-def _joined() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def _sum(values: Tensor) -> None:
@@ -194,5 +216,6 @@ def _others_answer() -> Iterator[None]:
 
 
 def _leave() -> None:
-    if _joined():
+    if dist.is_initialized():
+        gc.collect()  # a graph that holds NCCL's sum must be gone before NCCL is
         dist.destroy_process_group()

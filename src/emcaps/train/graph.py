@@ -120,7 +120,7 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
                 graph = torch.cuda.CUDAGraph()
                 graph.register_generator_state(step.generator)
                 # NCCL has a thread that watches its work: what that thread asks of the device is no error of ours.
-                mode = "thread_local" if distributed.size() > 1 else "global"
+                mode = "thread_local" if distributed.joined() else "global"
                 with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                     step.work()
         except BaseException:

@@ -40,6 +40,9 @@ AGREE_EVERY = {"cuda": 16}
 """Several processes ask each other whether to stop after this many steps, elsewhere after each one: steps of a GPU take
 milliseconds, and torchrun kills processes that have not ended 30 seconds after its signal."""
 
+ECHO_SECONDS = 5.0
+"""How long after a signal torchrun may pass the same one on."""
+
 
 class Progress(NamedTuple):
     """How far a run is."""
@@ -317,15 +320,22 @@ def _deterministic() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
+    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once.
+
+    torchrun passes on signals that its processes may have got already, as from SLURM: soon after the first, they are
+    the same.
+    """
     interrupted = threading.Event()
+    heard_at = math.inf
     if threading.current_thread() is not threading.main_thread():
         yield interrupted.is_set
         return
 
     def handle(number: int, _frame: object) -> None:
-        if interrupted.is_set():
+        nonlocal heard_at
+        if interrupted.is_set() and not (distributed.launched() and time.monotonic() < heard_at + ECHO_SECONDS):
             raise KeyboardInterrupt
+        heard_at = min(heard_at, time.monotonic())
         interrupted.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
