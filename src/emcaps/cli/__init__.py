@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -125,6 +126,8 @@ def main() -> None:
             error = ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
         number, processes = process()
         who = f"emcaps, process {number} of {processes}" if number else "emcaps"
+        if number:
+            time.sleep(1)  # if all fail alike, process 0 has said so, and torchrun ends this one before it repeats it
         if not (number and isinstance(error, ConnectionError)):  # process 0 tells of a process that was lost
             print(f"{who}: {_in_one_line(error)}", file=sys.stderr)
         if processes > 1 and "torch" in sys.modules:
