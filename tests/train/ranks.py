@@ -58,7 +58,7 @@ def _rank(number, count, port, work, arguments):
         raise
 
 
-def train_rank(config, folder, data_folder, resume=False, interrupt_at=None, broken=False):
+def train_rank(config, folder, data_folder, resume=False, interrupt_at=None, broken=False, device="cpu"):
     """Train, and leave this process's weights beside the run. The last process gets SIGTERM at a step, if asked to."""
     make_step, networks = loop.make_step, []
     last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
@@ -78,7 +78,7 @@ def train_rank(config, folder, data_folder, resume=False, interrupt_at=None, bro
     if broken:
         distributed.reduce_step = lambda _network, loss, right: (loss, right)
     result = loop.train(
-        RunConfig.from_json(config), folder, device="cpu", data_folder=data_folder, resume=resume, on_progress=no_other
+        RunConfig.from_json(config), folder, device=device, data_folder=data_folder, resume=resume, on_progress=no_other
     )
     assert result.complete == (interrupt_at is None)
     torch.save(networks[0].state_dict(), f"{folder}-rank{distributed.rank()}.pt")

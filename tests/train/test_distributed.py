@@ -69,6 +69,21 @@ def test_several_processes_train_as_one_does(tmp_path, alone, config, data_folde
             assert torch.equal(other[name], value), name
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("graph", ["on", "off"])
+def test_several_gpus_train_as_one_does(tmp_path, config, data_folder, count, graph):
+    """With the sum over the processes in the CUDA graph and without; one process gives the bits of a plain run."""
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} GPUs")
+    config = config.override({"train.graph": graph})
+    train(config, tmp_path / "alone", device="cuda", data_folder=data_folder)
+    arguments = (config.to_json(), tmp_path / "run", data_folder, False, None, False, "cuda")
+    together(count, train_rank, *arguments)
+    assert_close_runs(tmp_path / "run", tmp_path / "alone")
+    if count == 1:
+        assert_same_run(tmp_path / "run", tmp_path / "alone")
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_processes_evaluate_as_one_does(tmp_path, alone, data_folder, count):
     """Every image once: the same weights give the same confusion matrix and errors by object."""
