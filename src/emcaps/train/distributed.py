@@ -30,6 +30,11 @@ T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)
 """How long a process waits for the others: longer than the slowest of them takes to load data or compile kernels."""
 
+AGREE_EVERY = {"cuda": 16}
+"""Processes ask each other whether to stop after this many steps, elsewhere after each one: steps of a GPU take
+milliseconds, and torchrun kills processes that have not ended 30 seconds after its signal."""
+ECHO_SECONDS = 5.0
+"""How long after a signal torchrun may pass the same one on."""
 
 _met = False
 
@@ -116,6 +121,11 @@ def end_at_once(status: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def provenance() -> dict[str, int]:
+    """What a run's environment says of its processes, if there are several: they train as one up to rounding."""
+    return {"processes": size()} if size() > 1 else {}
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -36,12 +36,6 @@ from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
 MAY_CHANGE = ("train.steps", "train.graph")
 """Settings that a resumed run may change: how far it goes, and how its steps are launched."""
-AGREE_EVERY = {"cuda": 16}
-"""Several processes ask each other whether to stop after this many steps, elsewhere after each one: steps of a GPU take
-milliseconds, and torchrun kills processes that have not ended 30 seconds after its signal."""
-
-ECHO_SECONDS = 5.0
-"""How long after a signal torchrun may pass the same one on."""
 
 
 class Progress(NamedTuple):
@@ -158,7 +152,7 @@ def train(
             """Whether an interrupt has come; several processes must stop after the same step."""
             if distributed.size() == 1:
                 return interrupted()
-            return step % AGREE_EVERY.get(place.type, 1) == 0 and distributed.any_of(interrupted())
+            return step % distributed.AGREE_EVERY.get(place.type, 1) == 0 and distributed.any_of(interrupted())
 
         step = first
         while step < config.train.steps and not stops(step):
@@ -333,7 +327,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, _frame: object) -> None:
         nonlocal heard_at
-        if interrupted.is_set() and not (distributed.launched() and time.monotonic() < heard_at + ECHO_SECONDS):
+        echo = distributed.launched() and time.monotonic() < heard_at + distributed.ECHO_SECONDS
+        if interrupted.is_set() and not echo:
             raise KeyboardInterrupt
         heard_at = min(heard_at, time.monotonic())
         interrupted.set()

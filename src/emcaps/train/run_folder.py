@@ -64,7 +64,7 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
         raise TakenRunError(
             f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
         )
-    write_json(folder / ENVIRONMENT, environment(device) | _processes() | {"data": dict(data)})
+    write_json(folder / ENVIRONMENT, environment(device) | distributed.provenance() | {"data": dict(data)})
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
@@ -77,18 +77,13 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
         )
     # Read before anything is written: this raises if a line is damaged, and then the run must be left as it was.
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    found.setdefault("resumed", []).append({"step": step} | environment(device) | _processes())
+    found.setdefault("resumed", []).append({"step": step} | environment(device) | distributed.provenance())
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
             (folder / name).unlink(missing_ok=True)
     write_json(folder / ENVIRONMENT, found)
     write_text(folder / CONFIG, config.to_json() + "\n")
     write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _processes() -> dict[str, int]:
-    """How many processes share the work, if there are several: their numbers are those of one up to rounding."""
-    return {"processes": distributed.size()} if distributed.size() > 1 else {}
 
 
 def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
