@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -19,8 +20,9 @@ from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
 from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
-from emcaps.cli.shared import examples
+from emcaps.cli.shared import examples, process
 from emcaps.cli.show import demo, describe, info
+from emcaps.cli.sweep import sweep
 from emcaps.cli.training import train
 
 app = typer.Typer(
@@ -43,11 +45,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    pass
+    processes = process()[1]
+    if processes > 1 and context.invoked_subcommand not in ("train", "eval"):
+        raise ValueError(
+            f"torchrun started {processes} processes, which can train or eval together, not "
+            f"{context.invoked_subcommand}: start that with `emcaps` alone"
+        )
 
 
 # The commands, in the order in which the help lists them.
@@ -92,6 +100,13 @@ app.command(
         "emcaps bench --table runs/bench/headline.csv",
     )
 )(bench)
+app.command(
+    epilog=examples(
+        "emcaps sweep small --grid train.learning_rate=1e-3,3e-3 --grid network.iterations=2,3 --seeds 3 --jobs 2 "
+        "--runs runs/sweep",
+        "emcaps sweep small --grid train.learning_rate=1e-3,3e-3 --runs runs/sweep --part 2/8",
+    )
+)(sweep)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
 
@@ -109,7 +124,16 @@ def main() -> None:
             raise
         if out_of_memory:
             error = ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
-        print(f"emcaps: {_in_one_line(error)}", file=sys.stderr)
+        number, processes = process()
+        who = f"emcaps, process {number} of {processes}" if number else "emcaps"
+        if number:
+            time.sleep(1)  # if all fail alike, process 0 has said so, and torchrun ends this one before it repeats it
+        if not (number and isinstance(error, ConnectionError)):  # process 0 tells of a process that was lost
+            print(f"{who}: {_in_one_line(error)}", file=sys.stderr)
+        if processes > 1 and "torch" in sys.modules:
+            from emcaps.train.distributed import end_at_once
+
+            end_at_once(1)
         raise SystemExit(1) from None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, FolderOption, show_evaluations, wide_console
+from emcaps.cli.shared import DeviceOption, FolderOption, process, show_evaluations, wide_console
 from emcaps.files import check_writable
 
 
@@ -35,18 +35,22 @@ def evaluate(
     from emcaps.data.splits import load_tested
     from emcaps.report.progress import counting_bar
     from emcaps.report.tables import instance_table
-    from emcaps.train import load_network
+    from emcaps.train import distributed, load_network
     from emcaps.train.device import start_work
     from emcaps.train.evaluate import evaluate_split, write_evaluations
     from emcaps.train.run_folder import is_data_of
     from emcaps.weights import find_weights
 
     weights = find_weights(run)
-    place = start_work(device)
+    place = start_work(distributed.device_of(device))
+    distributed.join(place)
     network, config, step = load_network(weights, place)
     own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
     tested = load_tested(config.data, folder)
+    if process()[0]:  # of several processes, the first alone shows what all found
+        evaluate_split(network, tested, config, place, crops)
+        return
     if json is not None:
         check_writable(json.parent)
     if config.data.dataset == own.dataset and config.data.split != own.split:

@@ -28,6 +28,13 @@ SettingsOption = Annotated[
 ]
 
 
+def process() -> tuple[int, int]:
+    """The number of this process and how many there are, as torchrun says; 0 of 1 without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
 def assignments(settings: list[str]) -> dict[str, str]:
     """What `--set NAME=VALUE` says, by name."""
     changes = {}

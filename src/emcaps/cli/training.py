@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from emcaps.cli.shared import (
     FolderOption,
     SettingsOption,
     assignments,
+    process,
     show_evaluations,
 )
 from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
@@ -50,7 +52,15 @@ def train(
             "--set change what it says.",
         ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="Folder for the run (default: a new one under runs/).")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            "--run-folder",
+            help="Folder for the run (default: a new one under runs/). torchrun takes --run for an option of its own, "
+            "so write --run-folder there.",
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
     device: DeviceOption = "auto",
@@ -67,22 +77,26 @@ def train(
         "train.seed": seed,
     }
     changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
+    main = process()[0] == 0  # of several processes, the one that writes and prints
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
         config, run = _resumed_config(resume, name, config_file, changes, run), resume
     else:
         name, config = _new_config(name, config_file, changes)
         _check_dataset(config, folder)
-        if run is None:
+        if run is None and main:
             run = _new_run_folder(name, config)
             cleaning = _removing_if_empty(run)
+        run = run or Path("runs")  # the others write nothing
 
     from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
 
-    print(f"run: {run}")
+    if main:
+        print(f"run: {run}", flush=True)
     command = _resume_command(run, folder, device, tensorboard)
-    with cleaning, _advising(run, command), training_bar("training", config.train.steps) as on_progress:
+    bar = training_bar("training", config.train.steps) if main else nullcontext()
+    with cleaning, _advising(run, command), bar as on_progress:
         result = train_network(
             config,
             run,
@@ -93,8 +107,11 @@ def train(
             on_progress=on_progress,
         )
     if not result.complete:
-        print(f"emcaps: interrupted and saved; resume with: {command}", file=sys.stderr)
+        if main:
+            print(f"emcaps: interrupted and saved; resume with: {command}", file=sys.stderr)
         raise typer.Exit(130)
+    if not main:
+        return
     _tell_of_crop(config, run)
     show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
 
@@ -214,9 +231,11 @@ def _removing_if_empty(run: Path) -> Iterator[None]:
 
 @contextmanager
 def _advising(run: Path, command: str) -> Iterator[None]:
-    """Add to the message of a full disk the command that resumes the run once there is space."""
+    """Add to the message of a full disk, or of a lost process, the command that resumes the run."""
     try:
         yield
+    except ConnectionError as error:
+        raise ConnectionError(f"{error}; resume with: {command}") from error
     except OSError as error:
         if error.errno in FULL and (run / CONFIG_FILE).exists():
             raise OSError(error.errno, f"{error.strerror}; then resume with: {command}") from error
@@ -224,7 +243,10 @@ def _advising(run: Path, command: str) -> Iterator[None]:
 
 
 def _resume_command(run: Path, folder: Path | None, device: str, tensorboard: bool) -> str:
-    words = ["emcaps", "train", "--resume", str(run)]
+    processes = str(process()[1])
+    on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == processes != "1"
+    words = ["torchrun", "--nproc-per-node", processes, "-m"] if on_one_machine else []  # else any number resumes it
+    words += ["emcaps", "train", "--resume", str(run)]
     words += ["--folder", str(folder)] if folder else []
     words += ["--device", device] if device != "auto" else []
     return shlex.join(words + (["--tensorboard"] if tensorboard else []))

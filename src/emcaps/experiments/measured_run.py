@@ -58,10 +58,15 @@ def train_and_measure(
         result = train(config, folder, device=device, data_folder=data_folder, resume=resume, on_progress=watch)
     except (NotFiniteError, NotFiniteScoresError) as error:
         record(start_network(config, images), 0)
-        failed_by = error.step if isinstance(error, NotFiniteError) else config.train.steps
-        write_json(folder / FAILURE, {"step": failed_by})
+        write_failure(folder, error, config)
         return
     if not result.complete:
         raise KeyboardInterrupt
     record(start_network(config, images), 0)
     record(load_network(folder / WEIGHTS, place)[0], config.train.steps)
+
+
+def write_failure(folder: Path, error: Exception, config: RunConfig) -> None:
+    """Record that a run failed, so that it counts as finished."""
+    failed_by = error.step if isinstance(error, NotFiniteError) else config.train.steps
+    write_json(folder / FAILURE, {"step": failed_by})

@@ -5,7 +5,7 @@ RUNS/ROW/seedN. Besides the files of every run (train.run_folder) its folder may
 
 evaluation-13-crops.json  the accuracy with 13 crops an image
 routing.json              if routing is measured while training: loss, gradients and sharpness of routing, by step
-failure.json              if a measured run failed: the step by which loss, weights or answers were not finite
+failure.json              if a measured or swept run failed: the step by which loss, weights or answers were not finite
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Record(NamedTuple):
     routing: tuple[dict[str, Any], ...] = ()
     """The measurements of routing.json, by step; empty if routing was not measured."""
     failed_by: int | None = None
-    """The step by which a measured run had failed."""
+    """The step by which the run had failed, if it did."""
 
     def steps_to(self, accuracy: float) -> int | None:
         """The step of the first evaluation that found this accuracy, in percent; None if none did."""
@@ -84,18 +84,21 @@ def check_settings(rows: Rows, row: str, folder: Path, *, any_data: bool = False
     return config
 
 
-def is_finished(folder: Path, *, measured: bool) -> bool:
-    """Whether a run is trained and evaluated, and, where routing is measured, measured to its last step or failed."""
+def is_finished(folder: Path, *, measured: bool, failures: bool = False) -> bool:
+    """Whether a run is trained and evaluated and, where routing is measured, measured to its last step.
+
+    A run that failed is finished where routing is measured, or where `failures` count.
+    """
+    if (measured or failures) and (folder / FAILURE).exists():
+        return True
     if not measured:
         return (folder / EVALUATION).exists()
-    if (folder / FAILURE).exists():
-        return True
     if not (folder / EVALUATION).exists():
         return False
     return read_config(folder).train.steps in [found["step"] for found in read_routing(folder)]
 
 
-def read_records(rows: Rows, row: str, runs: Path, *, measured: bool = False) -> list[Record]:
+def read_records(rows: Rows, row: str, runs: Path, *, measured: bool = False, failures: bool = False) -> list[Record]:
     """Every finished run of a row, by seed; a run whose settings are not the row's is refused.
 
     Runs whose routing was measured may have been trained on any data set.
@@ -103,7 +106,7 @@ def read_records(rows: Rows, row: str, runs: Path, *, measured: bool = False) ->
     check_name("row", row, rows)
     records = []
     for folder in sorted((runs / row).glob("seed*")):
-        if is_finished(folder, measured=measured):
+        if is_finished(folder, measured=measured, failures=failures):
             config = check_settings(rows, row, folder, any_data=measured)
             records.append(_read_record(folder, config))
     return sorted(records, key=lambda record: record.seed)

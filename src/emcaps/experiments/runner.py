@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
 from emcaps.data.splits import load_tested
-from emcaps.experiments.measured_run import train_and_measure
+from emcaps.experiments.measured_run import train_and_measure, write_failure
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.experiments.records import MANY_CROPS, Rows, check_settings, is_finished, read_records, run_folder
 from emcaps.names import check_name
 from emcaps.report.progress import counting_bar
-from emcaps.train import load_network, train
+from emcaps.train import NotFiniteError, load_network, train
 from emcaps.train.device import start_work
-from emcaps.train.evaluate import evaluate_split, write_evaluations
+from emcaps.train.evaluate import NotFiniteScoresError, evaluate_split, write_evaluations
 from emcaps.train.run_folder import CONFIG, WEIGHTS, BusyRunError, only_user
 
 
@@ -34,6 +34,10 @@ class Training(NamedTuple):
     """The number of processes."""
     device: str = "auto"
     data_folder: Path | None = None
+    part: tuple[int, int] = (1, 1)
+    """(I, N): train every Nth run, from the Ith on, and leave the rest to other machines."""
+    keep_failures: bool = False
+    """Record a run whose loss, weights or answers are not finite, and train the others, instead of stopping."""
 
 
 class _Plan(NamedTuple):
@@ -44,9 +48,10 @@ class _Plan(NamedTuple):
     """(row, seed) in the order in which they are trained."""
     runs: Path
     measured: bool
+    failures: bool
 
     def is_finished(self, row: str, seed: int) -> bool:
-        return is_finished(run_folder(self.runs, row, seed), measured=self.measured)
+        return is_finished(run_folder(self.runs, row, seed), measured=self.measured, failures=self.failures)
 
 
 def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *, measured: bool = False) -> None:
@@ -58,10 +63,11 @@ def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *
     for name in names:
         check_name("row", name, rows)
     each = [(name, seed) for seed in how.seeds for name in names]  # the first seed of every row, then the second
+    each = each[how.part[0] - 1 :: how.part[1]]
     for name, seed in each:
         if (run_folder(runs, name, seed) / CONFIG).exists():
             check_settings(rows, name, run_folder(runs, name, seed))
-    plan = _Plan(dict(rows), each, runs, measured)
+    plan = _Plan(dict(rows), each, runs, measured, how.keep_failures)
     work_together(partial(_train_free_runs, plan, how), how.jobs)
     if left := [f"{name}, seed {seed}" for name, seed in each if not plan.is_finished(name, seed)]:
         print(f"left to other processes: {'; '.join(left)}. Ask again when they are done.", file=sys.stderr)
@@ -70,7 +76,9 @@ def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *
 def _train_free_runs(plan: _Plan, how: Training, number: int, bar: Bar) -> None:
     """Do the part of process `number`: every run that is free, from a place of its own in the list."""
     start = number * len(plan.each) // how.jobs
-    train_run: Callable[..., None] = train_and_measure if plan.measured else _train
+    train_run: Callable[..., None] = (
+        train_and_measure if plan.measured else _train_or_record if how.keep_failures else _train
+    )
     for name, seed in [*plan.each[start:], *plan.each[:start]]:
         if plan.is_finished(name, seed):
             continue
@@ -100,6 +108,13 @@ def claim_folder(runs: Path, row: str, seed: int) -> Path:
 def _train(config: RunConfig, folder: Path, **how: Any) -> None:
     if not train(config, folder, resume=(folder / CONFIG).exists(), **how).complete:
         raise KeyboardInterrupt
+
+
+def _train_or_record(config: RunConfig, folder: Path, **how: Any) -> None:
+    try:
+        _train(config, folder, **how)
+    except (NotFiniteError, NotFiniteScoresError) as error:
+        write_failure(folder, error, config)
 
 
 def evaluate_many_crops(rows: Rows, names: Sequence[str], runs: Path, how: Training) -> None:

@@ -18,6 +18,7 @@ from emcaps.files import write_json
 from emcaps.nn.classifier import class_scores
 from emcaps.nn.geometry import routed_layers
 from emcaps.routing.availability import choose_implementation
+from emcaps.train import distributed
 from emcaps.train.checks import check_fits
 
 REFERENCE_MEMORY = 16 * 2**30
@@ -95,31 +96,37 @@ def answers(
     batch_size: int = 256,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """The class (N,) that the network gives to each of the images uint8 (N, C, H, W)."""
+    """The class (N,) that the network gives to each of the images uint8 (N, C, H, W).
+
+    Several processes (distributed.py) must all call this: they divide the images among them, and all get every answer.
+    """
     if len(images) == 0:
         raise ValueError("there are no images to evaluate on")
     was_training = network.training
     network.eval()
+    mine = distributed.share(len(images))
     finite = torch.ones((), dtype=torch.bool, device=images.device)
-    given = []
+    given = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     try:
-        for start in range(0, len(images), batch_size):
-            batch = evaluation_crops(images[start : start + batch_size], crop, crops, standardised)
+        for start in range(mine.start, mine.stop, batch_size):
+            stop = min(start + batch_size, mine.stop)
+            batch = evaluation_crops(images[start:stop], crop, crops, standardised)
             with torch.no_grad():
                 scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
             if crops > 1:
                 scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
             finite &= scores.isfinite().all()
-            given.append(scores.sum(1).argmax(-1))
+            given[start:stop] = scores.sum(1).argmax(-1)
             if on_progress is not None:
-                on_progress(min(start + batch_size, len(images)), len(images))
+                on_progress((stop - mine.start) * distributed.size(), len(images))
     finally:
         network.train(was_training)
-    if not finite:
+    not_finite = distributed.sum_over_processes(finite.logical_not().to(torch.int64))
+    if not_finite:
         raise NotFiniteScoresError(
             "the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use"
         )
-    return torch.cat(given)
+    return distributed.sum_over_processes(given)
 
 
 def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig
 from emcaps.data.combine import Counterparts
+from emcaps.train import distributed
 from emcaps.train.randomness import default_cuda_generator
 from emcaps.train.step import TrainingStep, make_sums
 
@@ -59,6 +60,11 @@ def make_step(
                 f"train.graph='on', but the training step cannot be captured in a CUDA graph ({_reason(error)}): "
                 "use train.graph='auto' or 'off'"
             ) from error
+        if distributed.size() > 1:  # whose captures may have failed at different points, or not at all
+            raise ValueError(
+                f"the training step cannot be captured in a CUDA graph ({_reason(error)}), and {distributed.size()} "
+                "processes must all do without: use train.graph='off'"
+            ) from error
         logger.warning(
             "the training step cannot be captured in a CUDA graph (%s): it runs without one, to the same numbers but "
             "more slowly; train.graph='off' silences this",
@@ -73,7 +79,12 @@ def wants_graph(setting: str, device: torch.device) -> bool:
         raise ValueError(
             f"train.graph='on' needs a CUDA device, not {device.type!r}: use train.graph='auto', or train on a GPU"
         )
-    return setting != "off" and device.type == "cuda"
+    if setting == "on" and not distributed.can_capture():
+        raise ValueError(
+            "train.graph='on' needs NCCL, which can be captured in a graph, and these processes use gloo: use "
+            "train.graph='auto', or one process"
+        )
+    return setting != "off" and device.type == "cuda" and distributed.can_capture()
 
 
 class GraphedStep:
@@ -108,7 +119,9 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
                 step.optimiser.zero_grad()  # so that the graph's gradients live in the graph's memory
                 graph = torch.cuda.CUDAGraph()
                 graph.register_generator_state(step.generator)
-                with torch.cuda.graph(graph, stream=stream):
+                # NCCL has a thread that watches its work: what that thread asks of the device is no error of ours.
+                mode = "thread_local" if distributed.joined() else "global"
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                     step.work()
         except BaseException:
             for generator in (step.generator, default_cuda_generator(step.images.device)):

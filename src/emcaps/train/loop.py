@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from emcaps.data.splits import Split, load_split, make_split
 from emcaps.data.tensors import to_tensors
 from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
+from emcaps.train import distributed
 from emcaps.train import run_folder as folders
 from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
@@ -74,9 +75,15 @@ def train(
 
     `data` is (images, labels, test_images, test_labels), uint8 images (N, H, W), (N, C, H, W) or (N, H, W, C) and a
     class for each, as arrays or tensors; without it the images are those that `config.data` names.
+
+    Processes that torchrun started (distributed.py) must all call this. They share each batch, which stays as large as
+    `config` says, and only process 0 writes and reports progress.
     """
     folder = Path(folder)
-    place = start_work(device)
+    place = start_work(distributed.device_of(device))
+    distributed.join(place)
+    distributed.check_batch_size(config.train.batch_size)
+    main = distributed.is_main()
     choose_implementation(config.network.impl, place)
     wants_graph(config.train.graph, place)
     writer = _summary_writer(folder) if tensorboard else None
@@ -85,56 +92,73 @@ def train(
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
     seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
-    if resume:
+    if distributed.from_main((config, seen)) != (config, seen):
+        raise ValueError(
+            f"process {distributed.rank()} has other settings or images than process 0: start all processes of a run "
+            "with the same options and the same data"
+        )
+    if resume and main:
         folders.read_config(folder)  # before the lock, which would make a missing folder
 
     with (
-        folders.only_user(folder),
+        folders.only_user(folder) if main else nullcontext(),
         own_randomness(place),
         _deterministic(),
         _interruptible() as interrupted,
         ExitStack() as stack,
     ):
-        saved = _saved_state(folder, config) if resume else None
+        saved = distributed.from_main(_saved_state(folder, config) if resume and main else None)
         first = saved.step if saved else 0
         network = start_network(config, images)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums)
-        if resume:
+        if main and resume:
             folders.continue_run(folder, config, place, seen, first)
             if saved is not None:
                 checkpoints.make_newest(saved, folder / folders.CHECKPOINT)
-        else:
+        elif main:
             folders.start_run(folder, config, place, seen)
+        distributed.copy_from_main(network)
         # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
-        board = stack.enter_context(writer(str(folder / "tensorboard"), purge_step=first + 1)) if writer else None
-        seconds_before = max((row.get("seconds", 0.0) for row in folders.read_metrics(folder)), default=0.0)
+        wanted = writer if main else None
+        board = stack.enter_context(wanted(str(folder / "tensorboard"), purge_step=first + 1)) if wanted else None
+        rows_before = folders.read_metrics(folder) if main else []
+        seconds_before = max((row.get("seconds", 0.0) for row in rows_before), default=0.0)
         started = time.perf_counter()
 
         def seconds() -> float:
             return seconds_before + time.perf_counter() - started
 
-        watch = make_watch(network, images, labels, config) if config.train.watch else None
+        watch = make_watch(network, images, labels, config) if config.train.watch and main else None
         to_check = [number for number in FIRST_CHECKS if first < number <= config.train.steps]
-        needs_check = to_check and watch is None and config.network.kind == "capsules"
+        needs_check = to_check and watch is None and config.network.kind == "capsules" and main
         check = make_check(network, images, labels, config) if needs_check else None
         advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
         def save(step: int) -> None:
             _check_finite(float(sums["loss"]), network, folder, step)
-            checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
+            if main:
+                checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
 
         def log(new_row: dict[str, Any]) -> None:
+            if not main:
+                return
             folders.append_metrics(folder, new_row)
             for name, value in new_row.items():
                 if board is not None and name != "step":
                     board.add_scalar(name, value, new_row["step"])
 
+        def stops(step: int) -> bool:
+            """Whether an interrupt has come; several processes must stop after the same step."""
+            if distributed.size() == 1:
+                return interrupted()
+            return step % distributed.AGREE_EVERY.get(place.type, 1) == 0 and distributed.any_of(interrupted())
+
         step = first
-        while step < config.train.steps and not interrupted():
+        while step < config.train.steps and not stops(step):
             advance(step)
             step += 1
 
@@ -153,7 +177,7 @@ def train(
                 log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
-            if on_progress is not None:
+            if on_progress is not None and main:
                 on_progress(Progress(step, config.train.steps, row))
 
         save(step)
@@ -162,21 +186,23 @@ def train(
             return TrainResult(folder, step, False, {}, trained_for)
 
         def evaluating(done: int, _total: int) -> None:
-            if interrupted():
+            if interrupted() and distributed.size() == 1:  # the others wait for this one's answers
                 raise _Interrupted
-            if on_progress is not None:
+            if on_progress is not None and main:
                 on_progress(Progress(step, config.train.steps, row, done))
 
         try:
             evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
-        last_row = accuracy_row(step, evaluations)
-        if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
-            log(last_row)
-        checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
-        # Last, since a run that has an evaluation counts as complete.
-        write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
+        if main:
+            last_row = accuracy_row(step, evaluations)
+            if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
+                log(last_row)
+            checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
+            # Last, since a run that has an evaluation counts as complete.
+            write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
+        distributed.any_of(False)  # the folder is whole before any process returns
         return TrainResult(folder, step, True, evaluations, trained_for)
 
 
@@ -292,15 +318,23 @@ def _deterministic() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once."""
+    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once.
+
+    torchrun passes on signals that its processes may have got already, as from SLURM: soon after the first, they are
+    the same.
+    """
     interrupted = threading.Event()
+    heard_at = math.inf
     if threading.current_thread() is not threading.main_thread():
         yield interrupted.is_set
         return
 
     def handle(number: int, _frame: object) -> None:
-        if interrupted.is_set():
+        nonlocal heard_at
+        echo = distributed.launched() and time.monotonic() < heard_at + distributed.ECHO_SECONDS
+        if interrupted.is_set() and not echo:
             raise KeyboardInterrupt
+        heard_at = min(heard_at, time.monotonic())
         interrupted.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

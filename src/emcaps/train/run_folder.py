@@ -26,6 +26,7 @@ from emcaps.config import MOST_STEPS, RunConfig
 from emcaps.data.prepared import Examples, fingerprint
 from emcaps.files import append_line, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
+from emcaps.train import distributed
 from emcaps.train.checkpoint import kept_checkpoints
 
 try:
@@ -69,7 +70,7 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
         raise TakenRunError(
             f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
         )
-    write_json(folder / ENVIRONMENT, environment(device) | {"data": dict(data)})
+    write_json(folder / ENVIRONMENT, environment(device) | distributed.provenance() | {"data": dict(data)})
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
@@ -87,7 +88,7 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     for left in folder.glob(".*.part"):  # by a writer that was killed; its lock is ours now
         if left.is_file():
             left.unlink()
-    found.setdefault("resumed", []).append({"step": step} | environment(device))
+    found.setdefault("resumed", []).append({"step": step} | environment(device) | distributed.provenance())
     if step < config.train.steps:
         for name in (WEIGHTS, EVALUATION):
             (folder / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ Dims: B batch; C channels; images uint8 (N, C, H, W) of the whole split live on 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from emcaps.data.combine import Counterparts, mix
 from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.nn.classifier import class_scores
 from emcaps.routing import RoutingOutput
+from emcaps.train import distributed
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
 from emcaps.train.schedules import learning_rate_of, margin_of
 
@@ -78,6 +79,7 @@ class TrainingStep:
         self.counterparts = counterparts if config.data.splice else None
         self.order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, device)
         self.generator = torch.Generator(device)
+        self.share = distributed.share(config.train.batch_size)
         self.examples = torch.zeros(config.train.batch_size, dtype=torch.int64, device=device)
         # A replayed graph reads its margin from the device; elsewhere a plain number saves a tensor.
         self.margin: float | Tensor = torch.zeros((), device=device) if device.type == "cuda" else 0.0
@@ -89,7 +91,9 @@ class TrainingStep:
     def prepare(self, number: int) -> None:
         """Set the seeds, examples, learning rate and margin of a step."""
         config = self.config.train
-        seed_default_generator(seed_for(config.seed, "dropout", number), self.images.device)
+        # Dropout alone draws for this process's share of the batch, and no two shares may draw the same.
+        purpose = f"dropout {distributed.rank()}" if distributed.rank() else "dropout"
+        seed_default_generator(seed_for(config.seed, purpose, number), self.images.device)
         self.generator.manual_seed(seed_for(config.seed, "augmentation", number))
         self.examples.copy_(self.order.batch(number))
         for group in self.optimiser.param_groups:
@@ -98,16 +102,23 @@ class TrainingStep:
         self.margin = _set(self.margin, margin_of(config, number))
 
     def work(self) -> None:
-        """Update the network from the examples that `prepare` chose, and add to the sums."""
+        """Update the network from the examples that `prepare` chose, and add to the sums.
+
+        Each of several processes prepares the whole batch, since random numbers and neighbours depend on all of it, and
+        trains on its share.
+        """
         labels = self.labels[self.examples]
         others = None
         if self.counterparts is not None:
             others = self.images[self.counterparts.draw(self.examples, self.generator)]
         crops = augment(self.images[self.examples], self.config.data, self.generator, others)
-        share = None
+        mine, mixed = self.share, None
         if self.config.train.mixup:
-            crops, share = mix(crops, self.config.train.mixup, self.generator)
-        loss, right = train_step(self.network, self.optimiser, crops, labels, self.config.train, self.margin, share)
+            crops, own = mix(crops, self.config.train.mixup, self.generator)
+            mixed = Mixed(own[mine], labels.roll(1)[mine])
+        loss, right = train_step(
+            self.network, self.optimiser, crops[mine], labels[mine], self.config.train, self.margin, mixed
+        )
         for name, value in (("steps", 1), ("loss", loss), ("right", right)):
             self.sums[name] += value
 
@@ -117,6 +128,15 @@ class TrainingStep:
         return [*self.network.parameters(), *self.network.buffers(), *moments, *self.sums.values()]
 
 
+class Mixed(NamedTuple):
+    """What `mix` made of a batch."""
+
+    own: Tensor
+    """(B,): how much of each crop is its own image; the rest is its neighbour's."""
+    neighbours: Tensor
+    """(B,): the labels of the neighbours."""
+
+
 def train_step(
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
@@ -124,21 +144,23 @@ def train_step(
     labels: Tensor,
     config: TrainConfig,
     margin: float | Tensor,
-    share: Tensor | None = None,
+    mixed: Mixed | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right.
 
-    `share` (B,) says how much of each crop is its own image; the rest is its neighbour's (see `mix`).
+    Several processes make the same update, from all their crops, and get the loss and the right answers of all.
     """
     with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
         output = network(crops)
-        loss = loss_of(output, labels, config, margin, share)
-        if share is not None:
-            loss = loss + loss_of(output, labels.roll(1), config, margin, 1 - share)
+        loss = loss_of(output, labels, config, margin, mixed.own if mixed else None)
+        if mixed is not None:
+            loss = loss + loss_of(output, mixed.neighbours, config, margin, 1 - mixed.own)
     optimiser.zero_grad()
     loss.backward()
+    right = (class_scores(output).argmax(-1) == labels).sum()
+    loss, right = distributed.reduce_step(network, loss.detach(), right)
     optimiser.step()
-    return loss.detach(), (class_scores(output).argmax(-1) == labels).sum()
+    return loss, right
 
 
 def loss_of(
