@@ -21,7 +21,7 @@ from emcaps.cli.shared import (
     show_evaluations,
 )
 from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
-from emcaps.files import FULL
+from emcaps.files import FULL, open_regular
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -159,9 +159,11 @@ def _read_config_file(path: Path) -> RunConfig:
         path = path / CONFIG_FILE
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}: --config takes the {CONFIG_FILE} of a run, or part of one")
+    with open_regular(path) as file:
+        content = file.read()
     try:
-        settings = json.loads(path.read_bytes())
-    except ValueError as error:  # not JSON, or not even text
+        settings = json.loads(content)
+    except (ValueError, RecursionError) as error:  # not JSON, not even text, or nested too deeply
         raise ValueError(f"{path} is not JSON ({error}): --config takes the {CONFIG_FILE} of a run") from error
     try:
         return RunConfig.from_dict(settings)

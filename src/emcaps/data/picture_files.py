@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emcaps.config import FITS
+from emcaps.files import check_regular
 from emcaps.names import check_name
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -113,6 +114,7 @@ def opened(path: Path) -> Iterator[Any]:
     """The picture, opened by Pillow; ValueError names the file if anything about it is wrong."""
     image_module = _pillow()
     try:
+        check_regular(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are checked here, and of odd metadata
             with image_module.open(path, formats=FORMATS) as image:
