@@ -111,6 +111,7 @@ def zipped(path, *members, method=zipfile.ZIP_STORED):
         (npy(descr="<M8[s]", shape="()", content=bytes(8)), "elements of type datetime64"),
         (npy(descr="<U0", content=b""), "elements of type <U0"),
         (npy(descr="nonsense"), "damaged: "),
+        (npy(descr=">U1", shape="(1,)", content=b"\0\x11\0\0"), "characters that do not exist"),
         (npy(order="7"), "fortran_order is not a valid bool"),
         (npy(version=b"\x09\x09"), r"version \(9, 9\)"),
         (b"", "no array"),
@@ -147,6 +148,15 @@ def test_zips_that_are_broken_are_one_clear_error(tmp_path):
         read(path)
     path.write_bytes(content.replace(bytes(range(6)), bytes(6)))
     with pytest.raises(ValueError, match="Bad CRC-32"):
+        read(path)
+    two = zipped(path, ("images.npy", good), ("names.npy", good)).read_bytes()
+    first = two.index(b"PK\x01\x02")
+    path.write_bytes(two[: first + 32] + b"\xff" + two[first + 33 :])  # a comment that swallows the second entry
+    with pytest.raises(ValueError, match="it announces 2 members and lists 1"):
+        read(path)
+    second = two.rindex(b"names.npy")
+    path.write_bytes(two[:second] + b"m" + two[second + 1 :])
+    with pytest.raises(ValueError, match=r"File name in directory 'mames\.npy' and header b'names\.npy' differ"):
         read(path)
     for size in range(len(content)):
         path.write_bytes(content[:size])

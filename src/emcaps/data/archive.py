@@ -11,14 +11,15 @@ import io
 import math
 import os
 import struct
+import sys
 import tokenize
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,10 @@ DAMAGE = (
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The ways in which numpy packs. Others can pack far more densely, and zipfile unpacks them without a bound."""
 ENCRYPTED = 1
+MANY = 0xFFFF
+"""Stands for a number of members that is told elsewhere, since there are so many."""
+LONGEST_END = 22 + 0xFFFF
+"""Bytes of the record at the end of a zip, with the longest comment."""
 VERSIONS = ((1, 0), (2, 0), (3, 0))
 KINDS = "biufUS"
 """Types of elements that are read: numbers and texts."""
@@ -79,6 +84,10 @@ class Archive:
             if name in self.members:
                 raise ValueError(f"it has two members of the name {name}")
             self.members[name] = member
+            # The directory has no checksum, and a name that is damaged there would make an optional array vanish.
+            # To open a member compares its name with the one that stands beside its content.
+            with suppress(RuntimeError):  # encrypted, or packed in a way that is not known: no matter until it is read
+                opened.open(member).close()
 
     def __contains__(self, name: str) -> bool:
         return name in self.members
@@ -120,6 +129,10 @@ class Archive:
                 done += count
             if content.read(1):  # at the end of the member, which is where zipfile compares the checksum
                 raise ValueError(f"{announced.member.filename} holds more than the {announced.size:,} bytes announced")
+        if announced.dtype.kind == "U":
+            letters = array.reshape(-1, order="A").view(np.dtype(np.uint32).newbyteorder(announced.dtype.byteorder))
+            if letters.size and letters.max() > sys.maxunicode:  # on which numpy fails in a way that cannot be caught
+                raise ValueError(f"{announced.member.filename} has texts with characters that do not exist")
         return array
 
 
@@ -129,9 +142,11 @@ def open_archive(path: Path, remedy: str) -> Iterator[Archive]:
     with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path} is not a whole .npz file, it is damaged or incomplete{remedy}")
-        file.seek(0)
         try:
+            announced = _member_count(file)
             with zipfile.ZipFile(file) as opened:
+                if announced not in (len(opened.infolist()), MANY):
+                    raise ValueError(f"it announces {announced} members and lists {len(opened.infolist())}")
                 yield Archive(opened, os.fstat(file.fileno()).st_size)
         except DAMAGE as error:
             raise ValueError(f"{path} is damaged: {_in_one_line(error)}{remedy}") from error
@@ -152,6 +167,15 @@ def read_arrays(archive: Archive, names: Sequence[str], optional: Sequence[str] 
     stored = sum(found.member.compress_size for found in announced.values())
     check_unpacked_size(min(stored, archive.stored_bytes), sum(found.size for found in announced.values()))
     return {name: archive.read(found) for name, found in announced.items()}
+
+
+def _member_count(file: BinaryIO) -> int:
+    """The number of members that the end of a zip announces. zipfile does not compare it with those that it finds."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LONGEST_END))
+    end = file.read()
+    at = end.rfind(b"PK\x05\x06")
+    return int.from_bytes(end[at + 10 : at + 12], "little")
 
 
 def _read_header(content: io.BytesIO, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

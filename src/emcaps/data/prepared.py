@@ -211,7 +211,8 @@ def check_examples(examples: Examples, start: str = "", end: str = "") -> None:
                 f"{found}{end}"
             )
         _check_names(examples.names, start, end)
-        check_name("fit", examples.fit, FITS)
+        if examples.fit not in FITS:
+            raise ValueError(f"{start}{unknown_name('fit', examples.fit, FITS)}{end}")
     count = len(images)
     if count == 0:
         raise ValueError(f"{start}there must be at least one example, found none{end}")
