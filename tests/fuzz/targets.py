@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from emcaps.cli.training import _read_config_file
 from emcaps.config import RunConfig, preset
@@ -73,7 +74,9 @@ def make_targets(folder: Path) -> list[Target]:
             "data.crop": 16,
         }
     )
-    save_weights(folder / "w.safetensors", build_network(config.network, 1, 16), config, 7)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # an input must be the same whenever it is made
+        save_weights(folder / "w.safetensors", build_network(config.network, 1, 16), config, 7)
     rows = [{"step": 5 * n, "loss": 1 / n, "accuracy": 0.1 * n, "seconds": 1.5 * n} for n in range(1, 8)]
     metrics = "".join(json.dumps(row) + "\n" for row in rows).encode()
     return [

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from emcaps import debug
 from emcaps.nn import ClassCaps
 from emcaps.train import NotFiniteError, failure, load_network, step, train
 from emcaps.train.checkpoint import load
@@ -26,6 +27,18 @@ def test_the_first_layer_and_iteration_that_fail_are_named(tmp_path, config, dat
         assert torch.equal(value, saved.tensors[name]), name
     network, _, _ = load_network(tmp_path / "run" / "failed.safetensors")
     assert all(value.isfinite().all() for value in network.parameters())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_captured_step_is_replayed_and_is_left_alone_by_the_checks(tmp_path, config, data_folder, checked):
+    config = config.override({"train.graph": "on"})
+    with debug.checks(checked):
+        train(config, tmp_path / "good", device="cuda", data_folder=data_folder)
+        with pytest.raises(NotFiniteError, match="step 2 is the first that fails: conv_caps1: "):
+            train(
+                config.override({"train.learning_rate": 1e10}), tmp_path / "bad", device="cuda", data_folder=data_folder
+            )
 
 
 def test_the_step_is_found_among_those_since_the_last_row(tmp_path, config, data_folder, monkeypatch):
