@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 INTERPRETED := $(wildcard tests/routing/test_triton*.py)
 
-.PHONY: demo docs test test-interpreted test-rest wheel-test lint setup clean
+.PHONY: demo docs fuzz test test-interpreted test-rest wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
@@ -21,6 +21,9 @@ test-interpreted: setup  # GPU kernels in Triton's interpreter: one core, more t
 
 test-rest: setup
 	$(BIN)/python -m pytest $(INTERPRETED:%=--ignore=%)
+
+fuzz: setup  # damaged files of every kind, in minutes; `make test` has a short form
+	PYTHONPATH=tests $(BIN)/python -m fuzz
 
 wheel-test:  # the built wheel in an empty environment, as a new user installs it
 	PYTHON=$(PYTHON) .ci/wheel-test

@@ -1,5 +1,7 @@
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,41 @@ def test_atomic_write_makes_an_ordinary_file_not_a_private_one(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o644
+
+
+KILLED = """
+import os, sys
+from emcaps.files import atomic_write
+with atomic_write(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path):
+    path = tmp_path / "toys48-train.npz"
+    subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(f".{path.name}.")
+    assert left.endswith(".part")
+    with atomic_write(tmp_path / "other") as temporary:  # leaves alone what is not its own
+        temporary.touch()
+    assert left in os.listdir(tmp_path)
+    with atomic_write(path) as temporary:
+        temporary.write_text("whole")
+    assert sorted(os.listdir(tmp_path)) == ["other", path.name]
+
+
+def test_what_another_writer_is_at_work_on_is_left_alone(tmp_path):
+    path = tmp_path / "file"
+    with atomic_write(path) as slow:
+        slow.write_text("slow")
+        with atomic_write(path) as quick:
+            quick.write_text("quick")
+        assert path.read_text() == "quick"
+        assert slow.exists()
+    assert path.read_text() == "slow"
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
@@ -76,7 +113,7 @@ def test_json_comes_back_as_it_was_written(tmp_path):
     assert (tmp_path / "file.txt").read_bytes() == "ä\n".encode()
 
 
-@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff\xfe", b""])
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"\xff\xfe", b"", b"[" * 10**5])
 def test_read_json_names_a_damaged_file(tmp_path, content):
     (tmp_path / "file.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"file\.json is damaged \(.*\): restore it from another copy"):

@@ -17,6 +17,7 @@ ORDER = [
     "files",
     "config",
     "provenance",
+    "debug",
     "routing",
     "data",
     "nn",

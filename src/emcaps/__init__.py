@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from emcaps.version import __version__
 
 if TYPE_CHECKING:
+    from emcaps import debug
     from emcaps.routing import (
         RoutingOutput,
         RoutingStep,
@@ -36,12 +37,15 @@ __all__ = [
     "conv_routing",
     "conv_routing_trace",
     "crops_for",
+    "debug",
     "load",
     "spatial_routing_map",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "debug":
+        return importlib.import_module("emcaps.debug")
     if name in ("crops_for", "load"):
         return getattr(importlib.import_module("emcaps.weights"), name)
     if name in __all__:

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
 """Error numbers of the system for a full disk, and for a place where nothing can be written."""
+KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise ValueError unless `path`, or what it links to, is an ordinary file.
+
+    To open a pipe waits for a writer, and a device may have no end, so this is asked of every file that a user names.
+    """
+    kind = stat.S_IFMT(os.stat(path).st_mode)
+    if kind != stat.S_IFREG:
+        found = KINDS.get(kind, "something else")
+        raise ValueError(f"{path} is {found}, not an ordinary file: name a file, or put a copy of one in its place")
+
+
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open an ordinary file for reading bytes; ValueError if `path` is a pipe, a device, a socket or a folder."""
+    check_regular(path)
+    return open(path, "rb")
 
 
 @contextmanager
@@ -22,13 +54,13 @@ def atomic_write(path: str | Path, older: Sequence[Path] = ()) -> Iterator[Path]
 
     The old file, if there is one, stays whole until the new one is complete and on disk. It is then kept as the first
     of `older`, the one that was there as the second, and so on: one of them is whole whenever the writer is killed.
+    What killed processes left of earlier attempts is removed.
     """
     path = Path(path)
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+        _remove_leftovers(path)
+        handle, temporary = _locked_temporary(path)
     try:
         with explain_disk_errors(path):
             yield temporary
@@ -41,6 +73,39 @@ def atomic_write(path: str | Path, older: Sequence[Path] = ()) -> Iterator[Path]
             _flush_to_disk(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int | None, Path]:
+    """A new temporary file for `path`, locked for as long as the handle is open; without a handle if there are no
+    locks."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        if not HAS_LOCKS:
+            os.close(handle)
+            return None, Path(name)
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return handle, Path(name)
+        os.close(handle)  # another process took it for a leftover before it was locked
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files for `path` that no process holds locked: their writers were killed."""
+    if not HAS_LOCKS:
+        return
+    for name in os.listdir(path.parent):
+        if not (name.startswith(f".{path.name}.") and name.endswith(".part")):
+            continue
+        with suppress(OSError):  # in use, gone already, or another user's
+            descriptor = os.open(path.parent / name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path.parent / name)
+            finally:
+                os.close(descriptor)
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -78,8 +143,10 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json(path: str | Path) -> dict[str, Any]:
     """The JSON object in `path`; a ValueError names the file if it holds anything else."""
+    with open_regular(path) as file:
+        content = file.read()
     try:
-        value = parse_json(Path(path).read_bytes())
+        value = parse_json(content)
     except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
     if not isinstance(value, dict):
@@ -106,6 +173,14 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         else:
             raise
         raise OSError(error.errno, message + "another folder") from error
+
+
+def half_of_memory() -> int:
+    """Half of this machine's memory in bytes: the most that the content of one file may take."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # not every system can say
+        return 1 << 33
 
 
 def check_writable(folder: Path) -> None:

@@ -1,9 +1,12 @@
+import gzip
 import io
 import tarfile
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from emcaps.data import cifar
 from emcaps.data.cifar import ARCHIVE_FOLDER, FILES, RECORD, read_cifar
 
 NAMES = [name for names in FILES.values() for name in names]
@@ -80,3 +83,20 @@ def test_a_member_that_announces_too_much_is_refused(tmp_path):
     (tmp_path / "huge.tar.gz").write_bytes(gzip.compress(huge.tobuf(tarfile.GNU_FORMAT)))
     with pytest.raises(ValueError, match=r"records of 3073 bytes, found 1000000000000 bytes"):
         read_cifar(tmp_path / "huge.tar.gz")
+
+
+def test_a_tar_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    """tarfile keeps the whole of a header of long names in memory, and passes over other members by unpacking them."""
+    monkeypatch.setattr(cifar, "MAX_UNPACKED", 10**7)
+    for kind in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.REGTYPE):
+        member = tarfile.TarInfo("long")
+        member.type, member.size = kind, 5 * 10**7
+        path = tmp_path / "bomb.tar.gz"
+        path.write_bytes(gzip.compress(member.tobuf() + bytes(5 * 10**7)))
+        tracemalloc.start()
+        try:
+            with pytest.raises(ValueError, match="found: more than 10000000 unpacked bytes"):
+                read_cifar(path)
+            assert tracemalloc.get_traced_memory()[1] < 3 * 10**7
+        finally:
+            tracemalloc.stop()

@@ -216,3 +216,18 @@ def test_read_matrix_holds_one_copy(tmp_path: Path, name: str) -> None:
         tracemalloc.stop()
     np.testing.assert_array_equal(again, array)
     assert peak < 1.3 * array.nbytes
+
+
+def test_a_gz_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    """A hundred kilobytes that would unpack to a hundred megabytes, as its header says."""
+    path = tmp_path / "bomb.mat.gz"
+    header = np.array([0x1E3D4C55, 1, 10**8, 1, 1], "<i4").tobytes()
+    path.write_bytes(gzip.compress(header + bytes(10**8)))
+    assert path.stat().st_size < 2 * 10**5
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"expected 100000000 bytes .* at most .* a \.gz may unpack to 250 times"):
+            read_matrix(path)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()

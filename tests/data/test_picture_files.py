@@ -1,3 +1,6 @@
+import struct
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -85,6 +88,20 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, 
         read_picture(path, 32, "crop", 1)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)  # Pillow's own limit is told in the same way
     with pytest.raises(BrokenPictureError, match=r"bomb\.png cannot be read as a picture"):
+        read_picture(path, 32, "crop", 1)
+
+
+def test_a_png_that_announces_more_pixels_than_it_can_hold_is_refused(tmp_path, monkeypatch):
+    """While one that is as small as a PNG can be, all of one colour, is read."""
+    blank = save(tmp_path / "blank.png", np.zeros((2000, 2000), np.uint8))
+    assert read_picture(blank, 8, "crop", 1).shape == (1, 8, 8)
+    path = save(tmp_path / "bomb.png", np.zeros((2, 2), np.uint8))
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 8000, 8000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+    monkeypatch.setattr(picture_files, "_converted", None)  # decoding would fail
+    with pytest.raises(BrokenPictureError, match=r"bomb\.png .*8000 x 8000 pixels, more than so small a file can hold"):
         read_picture(path, 32, "crop", 1)
 
 

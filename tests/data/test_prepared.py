@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import errno
 import io
+import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +298,72 @@ def test_names_of_built_in_sets_are_refused(name: str) -> None:
 def test_a_missing_file_of_another_set_names_its_command(tmp_path: Path, name: str, command: str) -> None:
     with pytest.raises(FileNotFoundError, match=f"is not there: make it with `{command}`"):
         load_prepared(tmp_path / f"{name}-train.npz")
+
+
+def parts_in(folder: Path, name: str = "toys48") -> list[Path]:
+    return [folder / f"{name}-{part}.npz" for part in ("train", "test")]
+
+
+@pytest.mark.parametrize("kind", ["toys48", "mine"])
+def test_parts_that_were_not_made_together_are_refused(tmp_path: Path, make_examples: MakeExamples, kind: str) -> None:
+    def make(count: int) -> Examples:
+        return make_examples(count) if kind == "toys48" else plain(count)
+
+    old, new = parts_in(tmp_path, kind), parts_in(tmp_path / "new", kind)
+    save_prepared({old[0]: make(3), old[1]: make(4)})
+    save_prepared({new[0]: make(5), new[1]: make(6)})
+    for path in (*old, *new):
+        load_prepared(path)
+    shutil.copy(new[0], old[0])
+    for path in old:
+        with pytest.raises(ValueError, match=r"were not made together.*: make both again with `emcaps data ") as caught:
+            load_prepared(path)
+        assert all(str(one) in str(caught.value) for one in old)
+    old[1].unlink()  # the other part may be missing or damaged: only what is read must be whole
+    load_prepared(old[0])
+    old[1].write_bytes(b"damaged")
+    load_prepared(old[0])
+
+
+def test_files_of_older_versions_load_as_before(tmp_path: Path, make_examples: MakeExamples) -> None:
+    train, test = parts_in(tmp_path)
+    np.savez(train, **make_examples(3).arrays)
+    np.savez(test, **make_examples(4).arrays)
+    assert len(load_prepared(train).images) == 3
+    assert len(load_prepared(test).images) == 4
+    save_prepared(dict(zip(parts_in(tmp_path / "new"), (make_examples(3), make_examples(5)), strict=True)))
+    assert prepared.file_fingerprint(train) == prepared.file_fingerprint(tmp_path / "new" / train.name)
+    shutil.copy(tmp_path / "new" / test.name, test)
+    assert prepared.file_fingerprint(test) != prepared.file_fingerprint(train)
+    with pytest.raises(ValueError, match="were not made together"):
+        load_prepared(train)
+
+
+KILLED_BETWEEN_THE_TWO = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from emcaps.data.prepared import Examples, save_prepared
+replace = os.replace
+def replace_and_die(*paths):
+    replace(*paths)
+    os._exit(9)
+os.replace = replace_and_die
+examples = Examples(np.ones((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1], np.int16), names=("a", "b"))
+save_prepared({Path(path): examples for path in sys.argv[1:]})
+"""
+
+
+def test_a_kill_between_the_two_files_is_noticed_and_cleaned_up(tmp_path: Path) -> None:
+    paths = parts_in(tmp_path, "mine")
+    save_prepared(dict.fromkeys(paths, plain()))
+    before = [path.read_bytes() for path in paths]
+    assert subprocess.run([sys.executable, "-c", KILLED_BETWEEN_THE_TWO, *paths], check=False).returncode == 9
+    assert sum(path.read_bytes() != old for path, old in zip(paths, before, strict=True)) == 1
+    assert len(list(tmp_path.glob(".*.part"))) == 1
+    assert imported_names(tmp_path) == ["mine"]
+    with pytest.raises(ValueError, match="were not made together"):
+        load_prepared(paths[0])
+    save_prepared(dict.fromkeys(paths, plain()))
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted(tmp_path.iterdir()) == sorted(paths)

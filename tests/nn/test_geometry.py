@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 import torch
 
-from emcaps.config import NetworkConfig, preset
+from emcaps.config import LayerConfig, NetworkConfig, preset
 from emcaps.nn import MatrixCapsNet
-from emcaps.nn.geometry import check_image_size, primary_grid, routed_layers, smallest_image
+from emcaps.nn.geometry import check_image_size, parameter_count, primary_grid, routed_layers, smallest_image
 
 TINY = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=4, iterations=1)
 
@@ -81,3 +81,12 @@ def test_the_smallest_image_is_the_smallest_that_the_network_reads(layers, least
 def test_the_smallest_image_of_other_networks():
     assert smallest_image(preset("full").network) == 13
     assert smallest_image(described(())) == 1
+
+
+@pytest.mark.parametrize("pose_scale", [0.0, 0.5])
+@pytest.mark.parametrize("layers", [None, (), (LayerConfig(3, kernel=5, stride=2), LayerConfig(7))])
+def test_parameters_are_counted_before_they_are_made(layers, pose_scale):
+    types = {} if layers is None else {"conv1_types": 0, "conv2_types": 0}
+    config = NetworkConfig(classes=10, primary_types=3, layers=layers, pose_scale=pose_scale, **types)
+    network = MatrixCapsNet(config, image_channels=2)
+    assert parameter_count(config, 2) == sum(value.numel() for value in network.parameters())

@@ -158,3 +158,12 @@ def test_a_trace_has_its_layers_by_name_and_by_number():
     for copied in (copy.copy(trace), pickle.loads(pickle.dumps(trace)), NetworkTrace(*trace)):
         assert isinstance(copied, NetworkTrace)
         assert torch.equal(copied.conv_caps2[-1].mean, second[-1].mean)
+
+
+@pytest.mark.parametrize("kind", ["capsules", "cnn"])
+def test_a_network_that_no_memory_holds_is_refused(kind):
+    """Such as one that the header of a stranger's weights asks for."""
+    for classes in (10**12, 10**20):
+        config = NetworkConfig(kind=kind, classes=classes)
+        with pytest.raises(ValueError, match=r"would have [\d,]+ parameters, more than the .* choose fewer channels"):
+            build_network(config, 1)

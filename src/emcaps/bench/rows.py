@@ -17,7 +17,7 @@ from emcaps.bench.ceilings import Ceilings
 from emcaps.bench.flops import case_flops
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.timing import Timing
-from emcaps.files import append_line, write_text
+from emcaps.files import append_line, check_regular, write_text
 
 OK, OUT_OF_MEMORY, ERROR = "ok", "out of memory", "error"
 
@@ -136,6 +136,7 @@ def append_row(path: Path, row: Row) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Every row of a file that `append_row` wrote."""
+    check_regular(path)
     with open(path, encoding="utf-8", newline="") as file:
         lines = list(csv.reader(file))
     if not lines or tuple(lines[0]) != Row._fields:

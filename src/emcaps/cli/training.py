@@ -22,7 +22,7 @@ from emcaps.cli.shared import (
     show_evaluations,
 )
 from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
-from emcaps.files import FULL, parse_json
+from emcaps.files import FULL, open_regular, parse_json
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -178,8 +178,10 @@ def _read_config_file(path: Path) -> RunConfig:
         path = path / CONFIG_FILE
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}: --config takes the {CONFIG_FILE} of a run, or part of one")
+    with open_regular(path) as file:
+        content = file.read()
     try:
-        settings = parse_json(path.read_bytes())
+        settings = parse_json(content)
     except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is not JSON ({error}): --config takes the {CONFIG_FILE} of a run") from error
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from emcaps.data.smallnorb import ORIGINALS, Original, Progress, file_sha256, part_of_whole
-from emcaps.files import explain_disk_errors
+from emcaps.files import check_regular, explain_disk_errors
 
 CHUNK = 1 << 18
 REMEDY = (
@@ -109,6 +109,8 @@ def download(
 
 def _complete(url: str, partial: Path, size: int, on_progress: Progress | None, timeout: float) -> None:
     """Bring `partial` to `size` bytes; ValueError if the server's file has another size."""
+    if partial.is_fifo():  # which would wait for a reader
+        check_regular(partial)
     have = partial.stat().st_size if partial.is_file() else 0
     if have == size:
         return

@@ -20,7 +20,8 @@ from typing import IO, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from emcaps.files import atomic_write
+from emcaps.data.unpacking import CHUNK, MAX_RATIO, most_unpacked
+from emcaps.files import atomic_write, half_of_memory, open_regular
 
 DTYPES: dict[int, np.dtype[Any]] = {
     0x1E3D4C51: np.dtype(np.float32),
@@ -33,8 +34,6 @@ PACKED_MAGIC = 0x1E3D4C52
 MAX_NDIM = 8
 """More dims than any file of this family has: a larger ndim is damage, not data."""
 
-CHUNK = 1 << 20  # gzip makes a temporary of what one call asks for, so that large files are read in small pieces
-MAX_DEFLATE_RATIO = 1032  # deflate cannot shrink data further than this, so the size of a .gz bounds its content
 DAMAGED = "the file is damaged or incomplete: fetch or write it again"
 
 
@@ -48,15 +47,15 @@ def read_matrix(path: str | Path) -> npt.NDArray[Any]:
 
 @contextlib.contextmanager
 def open_bounded(path: Path) -> Iterator[tuple[Any, int]]:
-    """A file, through gzip if its name ends in .gz, and the most bytes that it can hold, by its size on disk."""
-    with path.open("rb") as raw:
+    """A file, through gzip if its name ends in .gz, and the most bytes that it may hold, by its size on disk."""
+    with open_regular(path) as raw:
         stored_bytes = os.fstat(raw.fileno()).st_size
         if path.suffix != ".gz":
-            yield raw, stored_bytes
+            yield raw, min(stored_bytes, half_of_memory())
             return
         try:
             with gzip.GzipFile(fileobj=raw, mode="rb") as unpacked:
-                yield unpacked, stored_bytes * MAX_DEFLATE_RATIO
+                yield unpacked, most_unpacked(stored_bytes)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise ValueError(
                 f"{path}: expected gzip data of {stored_bytes} bytes, found: {error}; {DAMAGED}"
@@ -96,11 +95,13 @@ def _packed(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
 def read_elements(
     path: Path, file: Any, dtype: np.dtype[Any], shape: tuple[int, ...], content_limit: int
 ) -> npt.NDArray[Any]:
-    """The array that fills the rest of a file, which can hold `content_limit` bytes at most."""
+    """The array that fills the rest of a file, which may hold `content_limit` bytes at most."""
     data_bytes = math.prod(shape) * dtype.itemsize
     expected = f"{data_bytes} bytes of data for {dtype.name} of shape {shape}"
     if data_bytes > content_limit:  # before a damaged header can ask for all the memory there is
         found = f"at most {content_limit} bytes"
+        if path.suffix == ".gz":
+            found += f", since a .gz may unpack to {MAX_RATIO} times its size and to half of this machine's memory"
         raise ValueError(f"{path}: expected {expected}, found {found}; {DAMAGED}")
     try:
         array = np.empty(shape, dtype)

@@ -16,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from emcaps.config import FITS
+from emcaps.files import check_regular
 from emcaps.names import check_name
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 80_000_000
 """A picture that announces more pixels is refused before it is decoded."""
+MAX_PNG_PIXELS = 8 * 1032
+"""The most pixels, of one bit, that a byte of a PNG can hold: deflate shrinks data to no less than a 1032nd."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's name for pictures of so many channels."""
@@ -113,11 +116,14 @@ def opened(path: Path) -> Iterator[Any]:
     """The picture, opened by Pillow; ValueError names the file if anything about it is wrong."""
     image_module = _pillow()
     try:
+        check_regular(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes, which are checked here, and of odd metadata
             with image_module.open(path, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
+                if image.format == "PNG" and image.width * image.height > MAX_PNG_PIXELS * path.stat().st_size:
+                    raise ValueError(f"{image.width} x {image.height} pixels, more than so small a file can hold")
                 yield image
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}: name a picture that exists") from None

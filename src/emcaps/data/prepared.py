@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,8 @@ LABEL_RANGES = {
 }
 LABELLED = ("images", *LABEL_RANGES)
 """The arrays of a part that has viewpoints."""
+SET = "set"
+"""Beside the arrays, parts that were made together hold the same text of this name. Older files have none."""
 
 
 class Examples(NamedTuple):
@@ -115,13 +118,20 @@ def imported_path(name: str, part: str, folder: str | Path | None = None) -> Pat
 
 
 def save_prepared(parts: Mapping[Path, Examples]) -> None:
-    """Write each part to its path, all of them or none; the same examples give the same bytes."""
+    """Write each part to its path, all of them or none; the same examples give the same bytes.
+
+    A kill between two files leaves a new one beside an old one, so each says which set it belongs to.
+    """
+    for path, examples in parts.items():
+        check_examples(examples, f"cannot write {path}: ", "")
+    made_together = _set_name(parts)
     with ExitStack() as stack:
         for path, examples in parts.items():
-            check_examples(examples, f"cannot write {path}: ", "")
             arrays: dict[str, Any] = dict(examples.arrays)
             if not examples.has_viewpoints:
                 arrays |= {"names": np.array(examples.names), "fit": np.array(examples.fit)}
+            if len(parts) > 1:
+                arrays[SET] = np.array(made_together)
             with stack.enter_context(atomic_write(path)).open("wb") as file:
                 np.savez(file, **arrays)
 
@@ -134,15 +144,43 @@ def load_prepared(path: str | Path) -> Examples:
     try:
         with open_archive(path, remedy) as archive:
             if "names" in archive and "elevation" not in archive:
-                arrays = read_arrays(archive, ("images", "category", "names", "fit"), ("instance",))
+                arrays = read_arrays(archive, ("images", "category", "names", "fit"), ("instance", SET))
+                made_together = arrays.pop(SET, None)
                 names, fit = tuple(str(name) for name in np.atleast_1d(arrays.pop("names"))), str(arrays.pop("fit"))
                 examples = Examples(**arrays, names=names, fit=fit)
             else:
-                examples = Examples(**read_arrays(archive, LABELLED))
+                arrays = read_arrays(archive, LABELLED, (SET,))
+                made_together = arrays.pop(SET, None)
+                examples = Examples(**arrays)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is not there: make it with `{command}`") from None
     check_examples(examples, f"{path}: ", remedy)
+    _check_made_together(path, made_together, command)
     return examples
+
+
+def _set_name(parts: Mapping[Path, Examples]) -> str:
+    """A name for parts that belong together: a digest of all of them."""
+    digests = [fingerprint(parts[path]) for path in sorted(parts)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _check_made_together(path: Path, made_together: npt.NDArray[Any] | None, command: str) -> None:
+    """Raise ValueError if the other part lies beside this one and belongs to another set."""
+    stem, _, part = path.name.removesuffix(".npz").rpartition("-")
+    if part not in PARTS or not stem:
+        return
+    other = path.with_name(f"{stem}-{PARTS[1 - PARTS.index(part)]}.npz")
+    try:
+        with open_archive(other, "") as archive:
+            theirs = read_arrays(archive, (), (SET,)).get(SET)
+    except (OSError, ValueError):  # it is missing or damaged, which whoever reads it will be told
+        return
+    if str(made_together) != str(theirs):
+        raise ValueError(
+            f"{path} and {other} were not made together, so one of them is of another set, as when a process is killed "
+            f"that replaces both: make both again with `{command}`"
+        )
 
 
 def _command(name: str) -> str:
@@ -173,7 +211,8 @@ def check_examples(examples: Examples, start: str = "", end: str = "") -> None:
                 f"{found}{end}"
             )
         _check_names(examples.names, start, end)
-        check_name("fit", examples.fit, FITS)
+        if examples.fit not in FITS:
+            raise ValueError(f"{start}{unknown_name('fit', examples.fit, FITS)}{end}")
     count = len(images)
     if count == 0:
         raise ValueError(f"{start}there must be at least one example, found none{end}")
@@ -213,8 +252,15 @@ def fingerprint(examples: Examples) -> str:
 
 
 def file_fingerprint(path: Path) -> str | None:
-    """SHA-256 of a prepared part's file; None if there is no such file."""
+    """Names, sizes and checksums of what a prepared part's file holds, but for SET, which the other part changes, too.
+
+    None if there is no such file.
+    """
     if not path.is_file():
         return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with zipfile.ZipFile(path) as opened:
+            members = [(one.filename, one.file_size, one.CRC) for one in opened.infolist()]
+    except (zipfile.BadZipFile, ValueError):
+        return "damaged"
+    return repr([one for one in members if one[0] != f"{SET}.npy"])

@@ -23,6 +23,7 @@ from emcaps.data.prepared import (
     prepared_path,
     save_prepared,
 )
+from emcaps.files import open_regular
 from emcaps.names import check_name
 
 Progress = Callable[[int, int], None]
@@ -263,7 +264,7 @@ def _check_published(files: dict[tuple[str, str], Path]) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -28,6 +28,7 @@ from emcaps.data.arrays import (
 from emcaps.data.hold_out import check_groups_apart, check_share, seeded_share
 from emcaps.data.picture_files import BrokenPictureError, check_inside, is_grey, pictures_below, read_picture, resized
 from emcaps.data.prepared import MAX_CLASSES, PARTS, Examples, check_examples, imported_names
+from emcaps.files import check_regular
 from emcaps.names import first_of
 
 SIZE, SMALLEST, LARGEST = 32, 8, 1024
@@ -81,8 +82,9 @@ def read_source(path: str | Path, options: Options | None = None, on_progress: P
     check_share(options.test_share)
     if path.is_dir():
         return _read_folder(path, options, on_progress)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"there is no {path}: name a folder of pictures or an .npz file")
+    check_regular(path)
     if path.suffix != ".npz":
         raise ValueError(f"{path} is neither a folder of class subfolders nor an .npz file: name one of these")
     if options.groups is not None:
@@ -234,8 +236,12 @@ def _subfolders(folder: Path, root: Path) -> list[Path]:
 
 def _read_groups(path: Path, root: Path, files: list[tuple[Path, str, str]]) -> tuple[dict[Path, int], list[str]]:
     """The number of each picture's group and the groups' names, from a CSV file with the lines "picture,group"."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if row]
+    check_regular(path)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (ValueError, csv.Error) as error:  # not UTF-8, or no table
+        raise ValueError(f"{path} cannot be read ({error}): write lines PICTURE,GROUP in UTF-8") from error
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
         raise ValueError(f"{path}, line {wrong}: a line must be PICTURE,GROUP, not {','.join(rows[wrong - 1])!r}")

@@ -64,6 +64,18 @@ def capsule_layers(config: NetworkConfig) -> tuple[CapsuleLayer, ...]:
     return (*layers, CapsuleLayer(class_name, child_types, config.classes, kernel=None))
 
 
+def parameter_count(config: NetworkConfig, image_channels: int) -> int:
+    """How many numbers the capsule network learns, told before it takes any memory."""
+    first = config.conv_channels * (image_channels * IMAGE_KERNEL**2 + 1)
+    primary = 17 * config.primary_types * (config.conv_channels + 1)
+    layers = capsule_layers(config)
+    routed = sum(
+        16 * math.prod(layer.kernel or ()) * layer.child_types * layer.parent_types + 2 * layer.parent_types
+        for layer in layers
+    )
+    return first + primary + routed + (len(layers) if config.pose_scale else 0)
+
+
 def primary_grid(image_size: int | Pair) -> Pair:
     """The grid of primary capsules, which is that of the first convolution."""
     height, width = as_pair("image size", image_size)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
+from emcaps.files import half_of_memory
 from emcaps.nn.baseline import BaselineCNN
 from emcaps.nn.classifier import Classifier
 from emcaps.nn.geometry import (
@@ -20,6 +21,7 @@ from emcaps.nn.geometry import (
     IMAGE_PADDING,
     IMAGE_STRIDE,
     capsule_layers,
+    parameter_count,
     routed_names,
     smallest_image,
 )
@@ -155,8 +157,20 @@ class MatrixCapsNet(Classifier):
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 
+def _check_memory(parameters: int) -> None:
+    """Raise ValueError if these do not fit into memory: the config may be one that a stranger's file asks for."""
+    most = half_of_memory() // 4
+    if parameters > most:
+        raise ValueError(
+            f"the network of this config would have {parameters:,} parameters, more than the {most:,} that half of "
+            "this machine's memory holds: choose fewer channels, types or classes"
+        )
+
+
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN alone."""
     if config.kind == "cnn":
+        _check_memory(1024 * (64 * (image_size // 4) ** 2 + config.classes))
         return BaselineCNN(image_channels, image_size, config.classes, raw_images=config.input != "as_given")
+    _check_memory(parameter_count(config, image_channels))
     return MatrixCapsNet(config, image_channels)

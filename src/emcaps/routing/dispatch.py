@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
+from emcaps import debug
 from emcaps.config import IMPLEMENTATIONS
 from emcaps.names import check_name
 from emcaps.routing import reference
@@ -152,13 +153,17 @@ def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
-        if chosen != "reference":
-            return _fused(chosen, inputs, stride, settings, low_precision)
+        output: RoutingOutput
         compiling = stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
-        if compiling and (impl == "auto" or _is_for_inductor()):
-            output: RoutingOutput = _reference_outside_the_graph(inputs, stride, settings)
-            return output
-        return _reference(inputs, stride, settings)
+        if chosen != "reference":
+            output = _fused(chosen, inputs, stride, settings, low_precision)
+        elif compiling and (impl == "auto" or _is_for_inductor()):
+            output = _reference_outside_the_graph(inputs, stride, settings)
+        else:
+            output = _reference(inputs, stride, settings)
+    if debug.enabled:
+        debug.check_output(*output, settings.variance_floor)
+    return output
 
 
 def _reference(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -> RoutingOutput:
@@ -244,6 +249,8 @@ def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
         check_class_inputs(*inputs)
     else:
         check_conv_inputs(*inputs, stride)
+    if debug.enabled:
+        debug.check_inputs(inputs)
     return inputs
 
 

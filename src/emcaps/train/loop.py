@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from emcaps.config import ARRAYS, RunConfig, TrainConfig
 from emcaps.data.arrays import parts_of_arrays
@@ -27,6 +26,7 @@ from emcaps.train import run_folder as folders
 from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
+from emcaps.train.failure import LastGood, all_finite
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
@@ -136,10 +136,16 @@ def train(
         needs_check = to_check and watch is None and config.network.kind == "capsules" and main
         check = make_check(network, images, labels, config) if needs_check else None
         advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
+        last_good = LastGood(advance, network, first)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 
+        def check_finite(step: int) -> None:
+            if not all_finite(sums, network):
+                raise NotFiniteError(step, folder, last_good.explain(step, folder, config) if main else "")
+            last_good.keep(step)
+
         def save(step: int) -> None:
-            _check_finite(float(sums["loss"]), network, folder, step)
+            check_finite(step)
             if main:
                 checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
 
@@ -163,7 +169,7 @@ def train(
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:
-                _check_finite(float(sums["loss"]), network, folder, step)
+                check_finite(step)
                 row = _metrics_row(sums, config.train, step)
                 row["images_per_second"] = (step - logged_step) * config.train.batch_size / (seconds() - logged_at)
                 row["seconds"] = round(seconds(), 3)
@@ -290,19 +296,13 @@ def _may_resume(config: RunConfig, before: RunConfig) -> bool:
 class NotFiniteError(ValueError):
     """The loss or the weights became infinite or NaN by `step`."""
 
-    def __init__(self, step: int, folder: Path) -> None:
+    def __init__(self, step: int, folder: Path, cause: str = "") -> None:
         super().__init__(
             f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops, and a "
-            "checkpoint that it has is untouched: in another folder, lower train.learning_rate, or raise "
-            "network.variance_floor if it is below 1e-4"
+            f"checkpoint that it has is untouched{f' ({cause})' if cause else ''}: in another folder, lower "
+            "train.learning_rate, or raise network.variance_floor if it is below 1e-4"
         )
         self.step = step
-
-
-def _check_finite(loss_sum: float, network: nn.Module, folder: Path, step: int) -> None:
-    weights_finite = torch.stack([value.isfinite().all() for value in network.parameters()]).all()
-    if not math.isfinite(loss_sum) or not weights_finite:
-        raise NotFiniteError(step, folder)
 
 
 @contextmanager
