@@ -30,6 +30,7 @@ from emcaps.data.sources import Options, read_source
 from emcaps.nn import build_network
 from emcaps.train.checkpoint import load_network, save_weights
 from emcaps.train.run_folder import read_metrics
+from emcaps.train.tensor_file import DIGEST, TensorFile, _with_sorted_header, digest_of
 
 Damage = Callable[[bytes], bytes]
 
@@ -90,7 +91,7 @@ def make_targets(folder: Path) -> list[Target]:
         Target("a.jpg", _picture(images[0, 0], "JPEG"), _read_picture, _square),
         Target("config.json", config.to_json().encode(), _read_config_file, _config),
         Target("metrics.jsonl", metrics, lambda path: read_metrics(path.parent), _rows),
-        Target("w.safetensors", (folder / "w.safetensors").read_bytes(), _weights, _same_layers, False, _in_header),
+        Target("w.safetensors", (folder / "w.safetensors").read_bytes(), _weights, _same_layers, True, _in_header),
     ]
 
 
@@ -139,12 +140,15 @@ def _in_zip(content: bytes, damage: Damage) -> bytes:
 
 
 def _in_header(content: bytes, damage: Damage) -> bytes:
-    """Damage the config in the header of a safetensors file, and make the rest of the header fit."""
+    """Damage the config in the header of a safetensors file, and give the file the digest that is right."""
+    from safetensors.torch import load, save
+
     size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    header["__metadata__"]["config"] = damage(header["__metadata__"]["config"].encode()).decode("utf-8", "replace")
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+    texts = json.loads(content[8 : 8 + size])["__metadata__"]
+    del texts[DIGEST]
+    texts["config"] = damage(texts["config"].encode()).decode("utf-8", "replace")
+    tensors = load(content)
+    return _with_sorted_header(save(tensors, {**texts, DIGEST: digest_of(TensorFile(tensors, texts))}))
 
 
 def _in_png(content: bytes, damage: Damage) -> bytes:
