@@ -1,6 +1,6 @@
 // The whole network on one image: convolution, primary capsules, routed layers. The twin of nn/network.py.
 
-import { classLayer, convLayer, logistic, route, votesOf } from "./routing.js";
+import { EPSILON, classLayer, convLayer, logistic, route, votesOf } from "./routing.js";
 
 const IMAGE_KERNEL = 5, IMAGE_STRIDE = 2, IMAGE_PADDING = 2;
 const GREY_LEVELS = 40; // that count as 1 when grey is measured from the background
@@ -193,4 +193,31 @@ function scaled(network, pose, number) {
   if (!network.poseGain) return pose;
   const size = Math.sqrt(pose.reduce((sum, value) => sum + value * value, 0) / pose.length + 1e-6);
   return pose.map((value) => (value * network.poseGain[number]) / size);
+}
+
+/** Where on the primary grid the data of a class came from (cells, summing to 1), by one iteration's assignments. */
+export function dataFlow({ results }, classNumber, iteration) {
+  const last = results[results.length - 1];
+  let shares = new Float64Array(last.layer.parentTypes);
+  shares[classNumber] = 1;
+  for (const { layer, steps } of results.slice(1).reverse()) shares = sharesOfChildren(layer, steps[iteration], shares);
+  const types = results[1].layer.childTypes;
+  const cells = new Float64Array(shares.length / types);
+  shares.forEach((share, child) => { cells[Math.floor(child / types)] += share; });
+  return cells;
+}
+
+/** Every parent passes its share on to its children, in proportion to the data that each gave it. */
+function sharesOfChildren(layer, step, parentShares) {
+  const { positions, reads, parentTypes, childOf } = layer;
+  const shares = new Float64Array(layer.children);
+  for (let p = 0, edge = 0; p < positions; p++) {
+    for (let n = 0; n < reads; n++) {
+      const child = childOf[p * reads + n];
+      for (let parent = p * parentTypes; parent < (p + 1) * parentTypes; parent++, edge++) {
+        shares[child] += (parentShares[parent] * step.share[edge]) / Math.max(step.data[parent], EPSILON);
+      }
+    }
+  }
+  return shares;
 }

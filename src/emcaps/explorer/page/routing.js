@@ -7,7 +7,7 @@
 //   h      the 16 elements of a pose, row by row
 // All numbers are doubles.
 
-const EPSILON = 1e-9; // gives a parent without data the pose 0, where 0 / 0 would be NaN
+export const EPSILON = 1e-9; // gives a parent without data the pose 0, where 0 / 0 would be NaN
 const LOG_TWO_PI = Math.log(2 * Math.PI);
 
 /** A convolutional layer on a grid of children: a parent at (v, u) reads the window that begins at (v, u) * stride. */
