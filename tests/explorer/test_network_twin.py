@@ -5,14 +5,15 @@ import json
 
 import pytest
 import torch
-from explorer.twin import run_twin
 
+from emcaps.analysis.flow import image_shares
 from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import build_network
 from emcaps.train import load_network
 from emcaps.train.checkpoint import save_weights
 from emcaps.weights import find_weights
+from explorer.twin import run_twin
 
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
 
@@ -30,6 +31,8 @@ def compared(path):
     found = run_twin("network", weights=encoded(path), image=image.flatten().tolist())
     with torch.no_grad():
         trace = network.double().eval().trace(torch.tensor(found["crop"], dtype=torch.float64).view_as(crops))
+        flow = image_shares(network, trace, torch.tensor([1]), 0)
+    assert_close(found["flow"], flow)
     return found, crops, trace
 
 

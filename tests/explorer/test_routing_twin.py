@@ -1,12 +1,12 @@
-"""The routing in the explorer's page agrees with the reference to 1e-10, in float64, whatever the shape and settings."""
+"""The routing in the explorer's page agrees with the reference to 1e-10 in float64, for any shape and settings."""
 
 from typing import Any
 
 import pytest
 import torch
-from explorer.twin import run_twin
 
 from emcaps import class_routing_trace, conv_routing_trace
+from explorer.twin import run_twin
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 NAMES = {"iterations": "iterations", "final_lambda": "finalLambda", "variance_floor": "varianceFloor"}

@@ -5,7 +5,7 @@ import { pathToFileURL } from "node:url";
 const [page] = process.argv.slice(2);
 const from = (name) => import(pathToFileURL(`${page}/${name}`));
 const { classLayer, convLayer, effectiveChildren, route, votesOf } = await from("routing.js");
-const { networkFrom, prepared, runNetwork } = await from("network.js");
+const { dataFlow, networkFrom, runNetwork } = await from("network.js");
 const { readWeights } = await from("weights.js");
 
 const plain = (steps) =>
@@ -28,6 +28,7 @@ const jobs = {
     return {
       names: network.names, parameters: network.parameters, crop: Array.from(crop), milliseconds: (user + system) / 1000,
       primary: { pose: Array.from(results[0].pose), activation: Array.from(results[0].activation) },
+      flow: Array.from(dataFlow({ results }, 1, 0)),
       layers: results.slice(1).map(({ name, steps }) => ({ name, steps: plain(steps) })),
     };
   },

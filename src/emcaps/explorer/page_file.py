@@ -16,6 +16,8 @@ import numpy.typing as npt
 PAGE = files("emcaps.explorer") / "page"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export ", re.MULTILINE)
+GENERATOR = '<meta name="generator" content="emcaps explore">'
+"""Stands near the top of every page, so that no other file is taken for one."""
 LARGEST_PAGE = 5_000_000
 """Bytes. A page that is larger is refused: it could not be mailed or opened on a phone."""
 
@@ -28,6 +30,7 @@ def page_html(weights: bytes, pictures: Mapping[str, Any], title: str) -> str:
         "WEIGHTS": base64.b64encode(weights).decode(),
         "PICTURES": _in_script(json.dumps(pictures)),
         "TITLE": _escaped(title),
+        "GENERATOR": GENERATOR,
     }
     page = re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("index.html"))
     if len(page.encode()) > LARGEST_PAGE:

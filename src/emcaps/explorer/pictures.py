@@ -63,9 +63,16 @@ def given_pictures(paths: Sequence[Path], data: DataConfig) -> dict[str, Any]:
     return given_images(np.stack(images), [path.name for path in paths])
 
 
-def given_images(images: npt.NDArray[np.uint8], names: Sequence[str], labels: Sequence[int] | None = None) -> dict[str, Any]:
+def given_images(
+    images: npt.NDArray[np.uint8], names: Sequence[str], labels: Sequence[int] | None = None
+) -> dict[str, Any]:
     """Images uint8 (N, C, side, side) with a name each and, where they are known, the numbers of their classes."""
-    return {"kind": "images", "names": list(names), "labels": None if labels is None else list(labels), **_pixels(images)}
+    return {
+        "kind": "images",
+        "names": list(names),
+        "labels": None if labels is None else list(labels),
+        **_pixels(images),
+    }
 
 
 def _pixels(images: npt.NDArray[np.uint8]) -> dict[str, Any]:

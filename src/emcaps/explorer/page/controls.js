@@ -104,8 +104,8 @@ export function routingControls(store) {
     } }),
     finalLambda: slider({ label: "λ, inverse temperature", values: LAMBDAS, value: settings.finalLambda, onInput: (finalLambda) => change({ finalLambda }) }),
     varianceFloor: slider({ label: "Variance floor", values: FLOORS, value: settings.varianceFloor, format: (floor) => (floor ? floor.toExponential(0).replace("-", "−").replace("e+0", "") : "0"), onInput: (varianceFloor) => change({ varianceFloor }) }),
-    betaA: slider({ label: "Added to β_a, the price of being active", min: -10, max: 10, step: 0.5, value: 0, onInput: (betaA) => change({ betaA }) }),
-    betaU: slider({ label: "Added to β_u, the price of data", min: -2, max: 2, step: 0.1, value: 0, onInput: (betaU) => change({ betaU }) }),
+    betaA: slider({ label: "Added to β_a (raises activations)", min: -10, max: 10, step: 0.5, value: 0, onInput: (betaA) => change({ betaA }) }),
+    betaU: slider({ label: "Added to β_u (lowers activations)", min: -2, max: 2, step: 0.1, value: 0, onInput: (betaU) => change({ betaU }) }),
     competition: choice({ label: "Who competes for a child", options: { all: "types and positions", types: "types alone (pitfall 3)" }, value: settings.competition, onChange: (competition) => change({ competition }) }),
     dataScaling: choice({ label: "Data of a parent", options: { mean: "relative to the layer’s mean", none: "as it is (pitfall 2)" }, value: settings.dataScaling, onChange: (dataScaling) => change({ dataScaling }) }),
   };
@@ -145,7 +145,7 @@ export function iterationBar(store) {
     place.set(state.iteration + 1);
     answer.replaceChildren(...answerText(state));
   });
-  return el("section", { class: "iteration-bar", "aria-label": "Iterations" }, button, place.root, answer);
+  return el("section", { class: "iteration-bar", "aria-label": "Step through the iterations" }, button, place.root, answer);
 }
 
 function answerText(state) {

@@ -22,6 +22,11 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/** A box for what may be wider than the screen; the keyboard can scroll it, too. */
+export function scrollBox(label, ...children) {
+  return el("div", { class: "scroll", role: "region", "aria-label": label, tabindex: 0 }, ...children);
+}
+
 let lastId = 0;
 
 /** A name for an element that a label or a description refers to. */

@@ -25,9 +25,10 @@ function mix(from, to, share) {
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
-/** Black or white, whichever can be read on this colour. */
-export function inkOn([red, green, blue]) {
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#111" : "#fff";
+/** Black or white, whichever can be read better on this colour; the contrast is at least 4.5 either way. */
+export function inkOn(colour) {
+  const [red, green, blue] = colour.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 
 /**

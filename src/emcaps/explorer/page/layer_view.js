@@ -1,6 +1,6 @@
 // One layer: who voted for a parent and how well they agree; how a child divides itself over its parents.
 
-import { dropdown, el, number, percent, svg } from "./dom.js";
+import { dropdown, el, number, percent, scrollBox, svg } from "./dom.js";
 import { css, heatGrid, poseGlyph, rising } from "./draw.js";
 import { strongestRead } from "./network_view.js";
 import { effectiveChildren } from "./routing.js";
@@ -102,7 +102,7 @@ function parentFacts() {
     glyph.update(result.steps[state.iteration].mean.subarray(parent * 16, parent * 16 + 16), Math.max(1e-9, ...Array.from(result.steps[state.iteration].mean, Math.abs)));
   };
   const legend = el("p", { class: "quiet" }, "children: how many would give as much if they gave alike. spread: the standard deviation of their votes.");
-  return { root: el("div", { class: "facts" }, el("div", { class: "row" }, title, glyph.root), el("div", { class: "scroll" }, table), warning, legend), update };
+  return { root: el("div", { class: "facts" }, el("div", { class: "row" }, title, glyph.root), scrollBox("This parent by iteration", table), warning, legend), update };
 }
 
 /** The votes for one parent in two of their 16 elements, with the parent's Gaussian: a dot's area is its weight. */
@@ -115,19 +115,17 @@ function votePlot(store, state) {
   const yChoice = dropdown({ label: "Down", options: elements, value: String(axes.y), onChange: (h) => { axes.y = Number(h); draw(); } });
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "plot", role: "img" });
   const title = el("h2", {}, "Votes");
-  const note = layer.kind === "class" ? " A class adds each child's place in the image to its vote (column 4, rows 1 and 2), so that these axes show the picture itself." : "";
+  const note = layer.kind === "class" ? " A class adds each child's place in the image, from 0 to 1, to column 4 of its vote." : "";
   const update = (now) => {
     const { result, layer: graph, step, parent, edge: chosen } = picked(now);
     title.textContent = `Votes for ${parentName(now)}`;
-    const dots = [];
-    let most = 0;
-    for (let n = 0; n < graph.reads; n++) {
+    const dots = Array.from({ length: graph.reads }, (_, n) => {
       const edge = (now.position * graph.reads + n) * graph.parentTypes + now.type;
-      dots.push({ edge, n, x: result.votes[edge * 16 + axes.x], y: result.votes[edge * 16 + axes.y], share: step.share[edge] });
-      most = Math.max(most, step.share[edge]);
-    }
-    const gaussian = { x: step.mean[parent * 16 + axes.x], y: step.mean[parent * 16 + axes.y], sx: Math.sqrt(step.variance[parent * 16 + axes.x]), sy: Math.sqrt(step.variance[parent * 16 + axes.y]) };
-    const scale = scales(dots, gaussian);
+      return { edge, n, x: result.votes[edge * 16 + axes.x], y: result.votes[edge * 16 + axes.y], share: step.share[edge], firstShare: result.steps[0].share[edge] };
+    });
+    const most = Math.max(...dots.map((dot) => dot.share));
+    const gaussian = gaussianOf(step, parent, axes);
+    const scale = scales(dots, gaussianOf(result.steps[0], parent, axes));
     plot.replaceChildren(...axisLines(scale), ...ellipses(gaussian, scale), ...dots.sort((a, b) => b.share - a.share).map((dot) => {
       const radius = 1.5 + 11 * Math.sqrt(dot.share / (most || 1));
       const circle = svg("circle", { cx: scale.x(dot.x), cy: scale.y(dot.y), r: radius, class: dot.edge === chosen ? "vote chosen" : "vote", fill: css(rising(0.2 + 0.7 * (dot.share / (most || 1)))), onclick: () => store.set({ read: dot.n }) });
@@ -141,16 +139,32 @@ function votePlot(store, state) {
   return { root, update };
 }
 
-/** Functions from numbers to places in the plot, so that the votes with weight and the Gaussian are inside. */
+/** A parent's mean and standard deviation along the two axes. */
+function gaussianOf({ mean, variance }, parent, { x, y }) {
+  const at = parent * 16;
+  return { x: mean[at + x], y: mean[at + y], sx: Math.sqrt(variance[at + x]), sy: Math.sqrt(variance[at + y]) };
+}
+
+/** Functions from numbers to places in the plot. They fit the first iteration, so that one sees the cloud tighten. */
 function scales(dots, gaussian) {
-  const span = (values, centre, deviation) => {
-    const sorted = [...values].sort((a, b) => a - b);
-    const low = Math.min(sorted[Math.floor(0.02 * sorted.length)], centre - 2.2 * deviation), high = Math.max(sorted[Math.ceil(0.98 * (sorted.length - 1))], centre + 2.2 * deviation);
+  const span = (axis, centre, deviation) => {
+    const low = Math.min(weightedQuantile(dots, axis, 0.02), centre - 2.2 * deviation), high = Math.max(weightedQuantile(dots, axis, 0.98), centre + 2.2 * deviation);
     return Number.isFinite(low) && high > low ? [low, high] : [centre - 1 || -1, centre + 1 || 1];
   };
-  const [left, right] = span(dots.map((dot) => dot.x), gaussian.x, gaussian.sx), [top, bottom] = span(dots.map((dot) => dot.y), gaussian.y, gaussian.sy);
+  const [left, right] = span("x", gaussian.x, gaussian.sx), [top, bottom] = span("y", gaussian.y, gaussian.sy);
   const place = (low, high, length) => (value) => Math.min(length + 40, Math.max(-40, EDGE + ((value - low) / (high - low)) * (length - 2 * EDGE)));
   return { x: place(left, right, WIDTH), y: place(top, bottom, HEIGHT), range: { left, right, top, bottom } };
+}
+
+/** Where this part of all weight lies below. Votes without weight may be anywhere, and would shrink the rest to a point. */
+function weightedQuantile(dots, axis, part) {
+  const total = dots.reduce((sum, dot) => sum + dot.firstShare, 0);
+  let below = 0;
+  for (const dot of [...dots].sort((a, b) => a[axis] - b[axis])) {
+    below += dot.firstShare;
+    if (below >= part * total) return dot[axis];
+  }
+  return NaN;
 }
 
 function axisLines({ range }) {
@@ -190,10 +204,10 @@ function childrenOfParent(store, state) {
   return { root: el("div", {}, el("h2", {}, "Its children"), el("p", { class: "quiet" }, `The parent reads ${rows} x ${columns} places with ${layer.childTypes} types each. Bright children give it the most data. Click one.`), el("div", { class: "grids" }, grids.map((grid) => grid.root))), update };
 }
 
-/** How the chosen child divides itself over all parents that read it: positions across, types down. */
+/** How the chosen child divides itself over all parents that read it: a row a position, a column a type. */
 function parentsOfChild(store, state) {
   const layer = state.network.layers[state.layer];
-  const title = el("h2"), sum = el("p", { "aria-live": "polite" }), frame = el("div", { class: "scroll" });
+  const title = el("h2"), sum = el("p", { "aria-live": "polite" }), frame = scrollBox("Shares of the child");
   const open = el("button", { class: "strong", onclick: () => store.set({ view: "vote" }) }, "See this vote in numbers");
   const update = (now) => {
     const { step, child } = picked(now);
@@ -203,17 +217,16 @@ function parentsOfChild(store, state) {
     const shares = places.map((place) => Array.from({ length: layer.parentTypes }, (_, o) => step.assignment[place * layer.parentTypes + o]));
     const total = shares.flat().reduce((all, share) => all + share, 0);
     const top = Math.max(1e-12, ...shares.flat());
-    const grid = heatGrid({ rows: layer.parentTypes, columns: places.length, cell: 18, label: "Shares of this child: positions across, types down", onPick: (row, column) => {
-      store.set({ position: Math.floor(places[column] / layer.reads), read: places[column] % layer.reads, type: row });
+    const grid = heatGrid({ rows: places.length, columns: layer.parentTypes, cell: 24, label: "Shares of this child: a row for each position, a column for each type", onPick: (row, column) => {
+      store.set({ position: Math.floor(places[row] / layer.reads), read: places[row] % layer.reads, type: column });
     } });
-    const values = Array.from({ length: layer.parentTypes * places.length }, (_, at) => shares[at % places.length][Math.floor(at / places.length)]);
-    const column = places.indexOf(now.position * layer.reads + now.read);
-    grid.update(values, { top, marked: [now.type, column] });
+    const row = places.indexOf(now.position * layer.reads + now.read);
+    grid.update(shares.flat(), { top, marked: [row, now.type] });
     frame.replaceChildren(grid.root);
     sum.className = Math.abs(total - 1) < 1e-6 ? "good" : "warning";
     sum.textContent = Math.abs(total - 1) < 1e-6
-      ? `${places.length} ${places.length === 1 ? "position reads" : "positions read"} it. Its shares sum to ${number(total, 4)}: ${percent(shares[column][now.type])} go to this parent.`
+      ? `${places.length} ${places.length === 1 ? "position reads" : "positions read"} it. Its shares sum to ${number(total, 4)}: ${percent(shares[row][now.type])} go to this parent.`
       : `${places.length} positions read it, and its shares sum to ${number(total, 4)}: the child is counted that many times, because positions do not compete (pitfall 3).`;
   };
-  return { root: el("div", {}, title, el("p", { class: "quiet" }, "Each column is a position that reads the child, each row a type of parent."), frame, sum, open), update };
+  return { root: el("div", {}, title, el("p", { class: "quiet" }, "Each row is a position that reads the child, each column a type of parent."), frame, sum, open), update };
 }

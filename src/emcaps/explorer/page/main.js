@@ -4,9 +4,10 @@ import { iterationBar, pictureControls, routingControls } from "./controls.js";
 import { el } from "./dom.js";
 import { layerView } from "./layer_view.js";
 import { networkFrom } from "./network.js";
-import { networkView } from "./network_view.js";
+import { networkView, strongestRead } from "./network_view.js";
 import { bytesOf, givenImage, toyImage } from "./pictures.js";
-import { createStore } from "./store.js";
+import { createStore, ranking } from "./store.js";
+import { tour } from "./tour.js";
 import { turntableView } from "./turntable.js";
 import { voteView } from "./vote_view.js";
 import { readWeights } from "./weights.js";
@@ -24,6 +25,8 @@ async function start() {
     truth: pictures.labels ? network.names[pictures.labels[0]] : null, settings: { ...network.settings, betaU: 0, betaA: 0 },
     iteration: network.settings.iterations - 1, view: "network", layer: network.layers.length - 1, position: 0, type: 0, read: 0,
   });
+  const winner = ranking(store.state)[0];
+  store.set({ type: winner, read: strongestRead(store.state, network.layers.length, 0, winner) });
   buildPage(store, pictures);
 }
 
@@ -38,15 +41,19 @@ function buildPage(store, pictures) {
   const main = document.getElementById("main");
   main.replaceChildren(
     el("div", { class: "layout" },
-      el("div", { class: "side" }, controls.root, routingControls(store)),
-      el("div", { class: "content" }, tabs(store), Object.values(panels))),
+      el("div", { class: "side" }, controls.root),
+      el("div", { class: "content" }, tabs(store), Object.values(panels)),
+      el("div", { class: "settings" }, routingControls(store))),
     iterationBar(store));
   store.subscribe((state) => {
     for (const [name, panel] of Object.entries(panels)) panel.hidden = name !== state.view;
     for (const part of shown[state.view]) part.update(state);
     document.getElementById("summary").textContent = `${state.networkName || document.title}: ${state.network.parameters.toLocaleString("en")} learned numbers. Everything is computed in this page.`;
   });
-  document.getElementById("top-buttons").replaceChildren(themeButton());
+  globalThis.emcaps = { store }; // for the browser's console: emcaps.store.state.run holds every number
+  const { button, card } = tour(store);
+  document.getElementById("top-buttons").replaceChildren(button, themeButton());
+  main.append(card);
 }
 
 function tabs(store) {

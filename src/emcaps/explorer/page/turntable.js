@@ -5,7 +5,7 @@ import { runNetwork } from "./network.js";
 import { toyImage } from "./pictures.js";
 import { ranking } from "./store.js";
 
-const CHART_WIDTH = 640, CHART_HEIGHT = 260, CHART_EDGE = 40;
+const CHART_WIDTH = 860, CHART_HEIGHT = 260, CHART_EDGE = 40;
 
 export function turntableView(store, pictures, setViews) {
   const chart = svg("svg", { viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`, class: "plot", role: "img", "aria-label": "Press the button to turn the toy" });

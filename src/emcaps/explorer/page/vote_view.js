@@ -24,18 +24,18 @@ function voteParts(store, state) {
   return [
     el("p", {}, el("strong", {}, layerName(layer.name)), `, iteration ${state.iteration + 1}: the `, el("strong", {}, childName(layer, child)), " votes for the ", el("strong", {}, parentName(state)), ". ",
       el("button", { onclick: () => store.set({ view: "layer" }) }, "Choose another")),
-    el("section", { class: "card scroll", "aria-label": "The vote" }, el("h2", {}, "The vote"),
+    el("section", { class: "card scroll", tabindex: 0, "aria-label": "The vote" }, el("h2", {}, "The vote"),
       el("p", {}, "The child knows its own pose M. The network has learned a matrix W that says how the whole lies if the part lies like this. Their product is the child's vote V for the pose of the parent."),
       el("div", { class: "equation" },
         matrixTable(pose, { caption: "M, the child's pose", top }), el("span", { "aria-hidden": "true" }, "×"),
         matrixTable(weights, { caption: "W, learned" }), el("span", { "aria-hidden": "true" }, "="),
         matrixTable(vote, { caption: "V, the vote", top })), plus),
-    el("section", { class: "card scroll", "aria-label": "Agreement" }, el("h2", {}, "Does it agree?"),
+    el("section", { class: "card scroll", tabindex: 0, "aria-label": "Agreement" }, el("h2", {}, "Does it agree?"),
       el("p", {}, "The parent is a Gaussian: a mean μ and a variance σ² for each of the 16 elements, from all votes by their weights. A vote near the mean, in units of the spread, is likely."),
       el("div", { class: "equation" },
         matrixTable(vote, { caption: "V", top }), matrixTable(mean, { caption: "μ, the parent's pose", top }), matrixTable(variance, { caption: "σ²" }),
         matrixTable(vote.map((value, h) => (value - mean[h]) ** 2 / variance[h]), { caption: "(V − μ)² / σ²" }))),
-    el("section", { class: "card scroll", "aria-label": "Share" }, el("h2", {}, "Its share"), shareTable(state, { layer, step, parent, edge, child, active, vote, mean, variance }, result)),
+    el("section", { class: "card scroll", tabindex: 0, "aria-label": "Share" }, el("h2", {}, "Its share"), shareTable(state, { layer, step, parent, edge, child, active, vote, mean, variance }, result)),
   ];
 }
 
