@@ -1,7 +1,7 @@
 // The left column: which picture the network sees, and how it routes.
 
 import { choice, el, slider } from "./dom.js";
-import { greyPicture } from "./draw.js";
+import { drawPicture } from "./draw.js";
 import { givenImage, readPicture, toyImage } from "./pictures.js";
 import { networkFrom } from "./network.js";
 import { readWeights } from "./weights.js";
@@ -15,7 +15,7 @@ export function pictureControls(store, pictures, say) {
   const buttons = pictures.names.map((name, number) => {
     const canvas = el("canvas", { class: "thumbnail", "aria-hidden": "true" });
     const image = pictures.kind === "toys" ? toyImage(pictures, number, views) : givenImage(pictures, number);
-    greyPicture(canvas, image, pictures.side, pictures.side);
+    drawPicture(canvas, image, pictures.side, pictures.side);
     return el("button", { class: "picture", "aria-pressed": "false", onclick: () => choose(number) }, canvas, el("span", {}, name));
   });
   const show = () => {

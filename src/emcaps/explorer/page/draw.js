@@ -77,16 +77,17 @@ export function heatGrid({ rows, columns, label, cell = 12, onPick = null, descr
   return { root, canvas, update };
 }
 
-/** A grey picture (rows x columns numbers) stretched to its own range. */
-export function greyPicture(canvas, values, rows, columns) {
+/** A picture (channels x rows x columns) stretched to its own range: in colour if it has three channels, else its first. */
+export function drawPicture(canvas, values, rows, columns) {
   canvas.width = columns;
   canvas.height = rows;
   const context = canvas.getContext("2d"), pixels = context.createImageData(columns, rows);
+  const cells = rows * columns, isColour = values.length >= 3 * cells;
   let low = Infinity, high = -Infinity;
-  for (let at = 0; at < rows * columns; at++) { low = Math.min(low, values[at]); high = Math.max(high, values[at]); }
-  for (let at = 0; at < rows * columns; at++) {
-    const grey = Math.round((255 * (values[at] - low)) / (high - low || 1));
-    pixels.data.set([grey, grey, grey, 255], at * 4);
+  for (let at = 0; at < (isColour ? 3 : 1) * cells; at++) { low = Math.min(low, values[at]); high = Math.max(high, values[at]); }
+  const level = (at) => Math.round((255 * (values[at] - low)) / (high - low || 1));
+  for (let at = 0; at < cells; at++) {
+    pixels.data.set(isColour ? [level(at), level(cells + at), level(2 * cells + at), 255] : [level(at), level(at), level(at), 255], at * 4);
   }
   context.putImageData(pixels, 0, 0);
 }

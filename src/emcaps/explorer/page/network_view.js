@@ -1,7 +1,7 @@
 // The whole network at once: the image, every layer's capsules, the classes, and where the answer came from.
 
 import { el, number, percent, svg } from "./dom.js";
-import { css, greyPicture, heatGrid, poseGlyph, rising } from "./draw.js";
+import { css, drawPicture, heatGrid, poseGlyph, rising } from "./draw.js";
 import { dataFlow } from "./network.js";
 import { layerName, ranking } from "./store.js";
 
@@ -38,7 +38,7 @@ function imageStage() {
   const canvas = el("canvas", { class: "seen", role: "img", "aria-label": "What the network sees" });
   const caption = el("p", { class: "quiet" });
   const update = ({ network, run, imageName }) => {
-    greyPicture(canvas, run.crop, network.crop, network.crop);
+    drawPicture(canvas, run.crop, network.crop, network.crop);
     caption.textContent = `${imageName}: the middle ${network.crop} x ${network.crop} pixels`;
   };
   return { root: el("div", {}, el("h3", {}, "Image"), canvas, caption), update };
