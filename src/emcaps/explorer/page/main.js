@@ -2,6 +2,7 @@
 
 import { iterationBar, pictureControls, routingControls } from "./controls.js";
 import { el } from "./dom.js";
+import { mountLaboratory } from "./laboratory.js";
 import { layerView } from "./layer_view.js";
 import { networkFrom } from "./network.js";
 import { networkView, strongestRead } from "./network_view.js";
@@ -34,6 +35,7 @@ function buildPage(store, pictures) {
   const controls = pictureControls(store, pictures, say);
   const turntable = pictures.kind === "toys" ? turntableView(store, pictures, controls.setViews) : null;
   const laboratory = el("div");
+  mountLaboratory(laboratory, store);
   const shown = {
     network: [networkView(store), turntable].filter(Boolean), layer: [layerView(store)], vote: [voteView(store)], laboratory: [{ root: laboratory, update: () => {} }],
   };
