@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from explorer.twin import PAGE, node
 
 from emcaps import class_routing_trace, conv_routing_trace, spatial_routing_map
 from emcaps.routing.settings import routing_lambda
 from emcaps.weights import find_weights
+from explorer.twin import PAGE, node
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 PARENTS = 3

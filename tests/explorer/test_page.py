@@ -197,6 +197,21 @@ def test_the_tour_leads_through_the_page_and_back(page):
     assert state(page, "s.settings.varianceFloor === s.network.settings.varianceFloor")
 
 
+def test_the_laboratory_brings_the_pitfalls_back(page):
+    page.get_by_role("tab", name="Laboratory").click()
+    lonely = page.locator("#panel-laboratory section", has_text="Parents with one child")
+    floor = lonely.get_by_label("Variance floor")
+    floor.fill(floor.get_attribute("max"))  # 0, at the end of the scale
+    lonely.get_by_label("Iteration", exact=True).fill("4")
+    assert "NaN" in lonely.inner_text()
+    competing = page.locator("#panel-laboratory section", has_text="Positions must compete")
+    assert "counted 3 times" in competing.inner_text()
+    ranges = page.locator("#panel-laboratory section", has_text="operating range")
+    ranges.scroll_into_view_if_needed()
+    ranges.locator("text=Saturated inputs of class_caps").wait_for()
+    assert "2.61" in ranges.inner_text()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_rule_of_accessibility_is_broken(browser, address, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python").Axe()
@@ -206,6 +221,7 @@ def test_no_rule_of_accessibility_is_broken(browser, address, scheme):
     page.wait_for_selector(".stages")
     for view in VIEWS:
         page.locator(f"#tab-{view}").click()
+        page.mouse.wheel(0, 1500)  # some parts are drawn when they are seen
         found = axe.run(page).response["violations"]
         assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], view
     context.close()

@@ -140,12 +140,14 @@ export function iterationBar(store) {
   } }, "▶ Play");
   const place = slider({ label: "Iteration shown", min: 1, max: 2, value: 1, onInput: (value) => store.set({ iteration: value - 1 }) });
   const answer = el("p", { class: "answer", "aria-live": "polite" });
+  const root = el("section", { class: "iteration-bar", "aria-label": "Step through the iterations" }, button, place.root, answer);
   store.subscribe((state) => {
+    root.hidden = state.view === "laboratory"; // which has sliders of its own
     place.input.max = state.settings.iterations;
     place.set(state.iteration + 1);
     answer.replaceChildren(...answerText(state));
   });
-  return el("section", { class: "iteration-bar", "aria-label": "Step through the iterations" }, button, place.root, answer);
+  return root;
 }
 
 function answerText(state) {
