@@ -1,5 +1,6 @@
 """The site builds without a warning, its links and anchors lead somewhere, and reading it needs no network."""
 
+import doctest
 import importlib
 import re
 import subprocess
@@ -143,11 +144,22 @@ def test_the_reference_describes_all_public_names_of_a_package(site_code, module
     assert sorted(site_code("api").NAMES[module]) == importlib.import_module(module).__all__
 
 
-def test_the_reference_describes_names_that_exist(site_code):
-    for module, names in site_code("api").NAMES.items():
+def described(api):
+    """Every object of the reference, by its whole name."""
+    for module, names in api.NAMES.items():
         for name in names:
             below, _, last = name.rpartition(".")
-            assert hasattr(importlib.import_module(f"{module}.{below}".rstrip(".")), last)
+            yield f"{module}.{name}", getattr(importlib.import_module(f"{module}.{below}".rstrip(".")), last)
+
+
+def test_the_examples_of_the_reference_give_what_they_show(site_code):
+    ran = 0
+    for name, thing in described(site_code("api")):
+        for example in doctest.DocTestFinder(recurse=False).find(thing, name, globs={}):
+            result = doctest.DocTestRunner().run(example)
+            assert result.failed == 0, name
+            ran += result.attempted
+    assert ran > 10
 
 
 def test_the_explorer_has_a_page_if_there_is_a_command_for_it(site, site_code):

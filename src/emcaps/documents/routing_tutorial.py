@@ -27,14 +27,14 @@ def draw_votes(votes: Any, activation: Any, trace: Any, path: Path) -> None:
     """A panel for each iteration: votes as large as they count, and the parents' Gaussians."""
     from matplotlib.patches import Ellipse
 
-    figure = new_figure((9, 8))
+    figure = new_figure((7.5, 6.8))
     panels = figure.subplots(2, 2, sharex=True, sharey=True)
     for number, (panel, step) in enumerate(zip(panels.flat, trace, strict=True), start=1):
         shares = step.assignment[0, 0, 0, 0, 0] * activation[:, None]
         for parent, (name, colour, marker) in enumerate(PARENTS):
             across, down = votes[:, parent, :2, 3].T
             sizes = 20 + 230 * shares[:, parent]
-            panel.scatter(across, down, sizes, colour, marker, alpha=0.6, label=f"votes for the {name}")
+            panel.scatter(across, down, sizes, colour, marker=marker, alpha=0.6, label=f"votes for the {name}")
             mean = step.mean[0, 0, 0, parent, :2, 3].tolist()
             width, height = (4 * step.variance[0, 0, 0, parent, :2, 3].sqrt()).tolist()
             panel.add_patch(Ellipse(mean, width, height, fill=False, edgecolor=colour, linewidth=2))
@@ -50,7 +50,7 @@ def draw_votes(votes: Any, activation: Any, trace: Any, path: Path) -> None:
 
 def draw_positions(routed: Any, path: Path) -> None:
     """Children below, parents above, and lines as thick as the assignments after the last iteration."""
-    figure = new_figure((9, 3.6))
+    figure = new_figure((7.5, 3.1))
     titles = {"all": "positions compete", "types": "positions do not compete"}
     for panel, (competition, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         assignment = routed[competition][-1].assignment[0, 0, :, 0, :, 0, 0]  # (parent position, offset)
