@@ -35,7 +35,11 @@ ELSEWHERE = {
 """Pages of the site that are files outside docs/."""
 EXPLORE = ("explore", "--out", "{file}", "--no-open")
 """The command that writes the explorer as one file. As soon as emcaps has it, the site has a page for the explorer."""
-EXPLORER_PAGE = """# See it route
+EXPLORER_PAGE = """---
+hide: [navigation, toc]
+---
+
+# See it route
 
 <p><a href="explorer.html">Open the explorer on a page of its own.</a></p>
 <iframe class="explorer" src="explorer.html" title="The explorer: a trained network and its routing"></iframe>

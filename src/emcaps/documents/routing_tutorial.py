@@ -41,7 +41,7 @@ def draw_votes(votes: Any, activation: Any, trace: Any, path: Path) -> None:
         face, boat = step.activation.flatten().tolist()
         panel.set_title(f"iteration {number}: face {face:.2f}, boat {boat:.2f}")
     panels[0, 0].set(xlim=(-8, 58), ylim=(52, -12))
-    panels[0, 0].legend(loc="lower left", markerscale=0.7)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     figure.supxlabel("pixels across")
     figure.supylabel("pixels down")
     with atomic_write(path) as temporary:
