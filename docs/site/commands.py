@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import typer
@@ -11,20 +10,10 @@ import typer
 from emcaps.cli import app
 
 
-@cache
-def _root() -> Any:
-    return typer.main.get_command(app)
-
-
-def command_names() -> list[str]:
-    """The commands of `emcaps`, such as train."""
-    return list(_root().commands)
-
-
 def commands_page() -> str:
     """Every command with its usage, arguments, options and examples."""
     lines = ["# Command line", "", "What `emcaps COMMAND --help` prints, for all commands."]
-    for context in _contexts(_root(), "emcaps", None):
+    for context in _contexts(typer.main.get_command(app), "emcaps", None):
         lines += _section(context)
     return "\n".join(lines) + "\n"
 

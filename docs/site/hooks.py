@@ -6,6 +6,7 @@ made of the file, or to the file at the repository's address.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import subprocess
@@ -14,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 from api import api_pages
-from commands import command_names, commands_page
+from commands import commands_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -33,8 +34,8 @@ ELSEWHERE = {
     "routing.md": "src/emcaps/routing/README.md",
 }
 """Pages of the site that are files outside docs/."""
-EXPLORE = ("explore", "--out", "{file}", "--no-open")
-"""The command that writes the explorer as one file. As soon as emcaps has it, the site has a page for the explorer."""
+QUICK = ("--quick",) if os.environ.get("EMCAPS_SITE") == "quick" else ()
+"""With EMCAPS_SITE=quick the explorer has fewer pictures, which take seconds less to render: for tests."""
 EXPLORER_PAGE = """---
 hide: [navigation, toc]
 ---
@@ -48,18 +49,10 @@ FENCED = re.compile(r"(^```.*?^```$)", re.M | re.S)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
-def on_config(config: MkDocsConfig) -> None:
-    if EXPLORE[0] in command_names():
-        assert config.nav is not None
-        config.nav.insert(1, {"See it route": "see-it-route.md"})
-
-
 def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add the pages that are not in docs/: other pages of the repository, the command line and the API."""
     pages = {page: (ROOT / path).read_text(encoding="utf-8") for page, path in ELSEWHERE.items()}
-    pages |= {"commands.md": commands_page(), **api_pages()}
-    if EXPLORE[0] in command_names():
-        pages["see-it-route.md"] = EXPLORER_PAGE
+    pages |= {"commands.md": commands_page(), "see-it-route.md": EXPLORER_PAGE, **api_pages()}
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
 
@@ -69,10 +62,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    if EXPLORE[0] in command_names():
-        file = str(Path(config.site_dir) / "explorer.html")
-        command = [sys.executable, "-m", "emcaps", *(part.format(file=file) for part in EXPLORE)]
-        subprocess.run(command, check=True)
+    file = str(Path(config.site_dir) / "explorer.html")
+    subprocess.run([sys.executable, "-m", "emcaps", "explore", "--out", file, "--no-open", *QUICK], check=True)
 
 
 def site_links(markdown: str, page: str) -> str:

@@ -12,6 +12,7 @@ import torch
 import emcaps
 from emcaps.config import preset
 from emcaps.data.crops import evaluation_crops
+from emcaps.data.toy_set import Views
 from emcaps.explorer.page_file import page_html
 from emcaps.explorer.pictures import turning_toys
 from emcaps.nn import build_network
@@ -27,7 +28,7 @@ VIEWS = ("network", "layer", "vote", "laboratory")
 @pytest.fixture(scope="module")
 def pictures():
     data = load(find_weights(NAME)).config.data
-    return turning_toys(data, toys=(0, 4), elevations=(0, 4), azimuths=(0, 2, 4))
+    return turning_toys(data, toys=(0, 4), views=Views(elevations=(0, 4), azimuths=(0, 2, 4), lightings=(0, 2, 4)))
 
 
 @pytest.fixture(scope="module")

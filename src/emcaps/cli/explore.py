@@ -27,6 +27,7 @@ def explore(
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     serve: Annotated[bool, typer.Option("--serve", help="Write no file; serve the page on this machine.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0 takes a free one.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer views of the toys, in a few seconds.")] = False,
     folder: FolderOption = None,
 ) -> None:
     """Write one HTML page in which a network runs and its routing can be watched, down to a single vote.
@@ -36,11 +37,12 @@ def explore(
     import webbrowser
 
     from emcaps.explorer.explore import explorer_page, write_page
+    from emcaps.explorer.pictures import QUICK, VIEWS
     from emcaps.explorer.serve import page_server
     from emcaps.report.progress import counting_bar
 
     with counting_bar("rendering", "toys") as on_progress:
-        page = explorer_page(network, pictures or [], folder, on_progress)
+        page = explorer_page(network, pictures or [], folder, QUICK if quick else VIEWS, on_progress)
     if not serve:
         write_page(page, out)
         print(f"{out} ({len(page.encode()) / 1e6:.1f} MB)")

@@ -12,8 +12,9 @@ from emcaps.config import DataConfig
 from emcaps.data.picture_files import is_picture, pictures_below
 from emcaps.data.prepared import class_names
 from emcaps.data.splits import load_tested
+from emcaps.data.toy_set import Views
 from emcaps.explorer.page_file import GENERATOR, page_html
-from emcaps.explorer.pictures import given_images, given_pictures, reads_toys, turning_toys
+from emcaps.explorer.pictures import VIEWS, given_images, given_pictures, reads_toys, turning_toys
 from emcaps.files import atomic_write
 from emcaps.nn import MatrixCapsNet
 from emcaps.train.checkpoint import load_network
@@ -28,12 +29,13 @@ def explorer_page(
     name: str,
     pictures: Sequence[Path] = (),
     folder: Path | None = None,
+    views: Views = VIEWS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """The page for a network: that of a run's folder, of a weights file, or one that comes with the package.
 
-    It shows the given pictures, or else toys that can be turned, or images that the network was tested on, if toys are
-    not what it reads; `folder` holds the prepared data. `on_progress(done, total)` is told of every toy.
+    It shows the given pictures. Without any it shows toys in these views, or, if toys are not what the network reads,
+    images that it was tested on, from the prepared data in `folder`. `on_progress(done, total)` is told of every toy.
     """
     path = find_weights(name)
     network, config, _ = load_network(path, "cpu", "reference")
@@ -44,7 +46,7 @@ def explorer_page(
     if pictures:
         shown = given_pictures(_all_pictures(pictures), config.data)
     elif reads_toys(config.data):
-        shown = turning_toys(config.data, on_progress=on_progress)
+        shown = turning_toys(config.data, views=views, on_progress=on_progress)
     else:
         shown = _tested_images(config.data, folder)
     return page_html(path.read_bytes(), shown, f"{_short(name)} on {_described(shown, config.data)}")

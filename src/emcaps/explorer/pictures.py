@@ -12,42 +12,39 @@ import numpy.typing as npt
 from emcaps.config import DataConfig
 from emcaps.data.picture_files import read_picture
 from emcaps.data.prepared import CATEGORIES, SIDE
+from emcaps.data.toy_set import Views
 from emcaps.data.toys.make import TEST_INSTANCES, render_instance
 from emcaps.data.toys.render import ELEVATIONS
 from emcaps.explorer.page_file import packed
 
-LIGHTINGS = {1: (0, 2, 4), 2: (0,)}
-"""Those that are shown, by the number of channels: stereo pairs take twice the room."""
+VIEWS = Views(elevations=(0, 2, 4, 6, 8), lightings=(0, 2, 4))
+"""Enough to turn a toy, and little enough for a page."""
+QUICK = Views(elevations=(0, 8), azimuths=tuple(range(0, 36, 6)), lightings=(0,))
 
 
 def turning_toys(
     data: DataConfig,
     toys: Sequence[int] = range(len(CATEGORIES)),
-    elevations: Sequence[int] = range(9),
-    azimuths: Sequence[int] = range(0, 36, 2),
+    views: Views = VIEWS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """A toy of each category that no network was trained on, from all sides.
 
     The images run over toys, elevations, azimuths and lightings, in this order.
     """
-    channels = data.image_channels
-    lightings = LIGHTINGS[channels]
     images = []
     for done, category in enumerate(toys, start=1):
-        views, _ = render_instance(
-            category, TEST_INSTANCES[0], elevations=elevations, azimuths=azimuths, lightings=lightings, size=SIDE
-        )
-        images.append(views[:, :channels])
+        pairs, _ = render_instance(category, TEST_INSTANCES[0], **views._asdict(), size=SIDE)
+        images.append(pairs[:, : data.image_channels])
         if on_progress is not None:
             on_progress(done, len(toys))
     return {
         "kind": "toys",
         "names": [CATEGORIES[category] for category in toys],
         "labels": list(toys),
-        "elevations": [round(ELEVATIONS[elevation]) for elevation in elevations],
-        "azimuths": [10 * azimuth for azimuth in azimuths],
-        "lightings": [lighting + 1 for lighting in lightings],
+        "elevations": [round(ELEVATIONS[elevation]) for elevation in views.elevations],
+        "azimuths": [10 * azimuth for azimuth in views.azimuths],
+        "lightings": [lighting + 1 for lighting in views.lightings],
         **_pixels(np.concatenate(images)),
     }
 
