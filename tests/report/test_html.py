@@ -2,12 +2,13 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from emcaps.report.html import Html, cell, details, escape, json_data, page, picture, section, table, tag, tiles
+from emcaps.report.html import STYLE, Html, cell, details, escape, json_data, page, picture, section, table, tag, tiles
 from emcaps.report.png import png_bytes
 from report.structure import check_page
 
@@ -78,3 +79,34 @@ def test_the_checker_of_pages_finds_what_is_wrong(content, complaint):
     check_page(whole())
     with pytest.raises(AssertionError, match=complaint):
         check_page(whole(Html(content)))
+
+
+def colours(block):
+    return {name: tuple(bytes.fromhex(value)) for name, value in re.findall(r"--([\w-]+): #([0-9a-f]{6})", block)}
+
+
+def contrast(one, other):
+    """The ratio of the luminances of two colours, as WCAG 2 defines it."""
+
+    def luminance(colour):
+        parts = [value / 255 for value in colour]
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_have_the_contrast_that_wcag_asks_for(scheme):
+    light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
+    found = colours(light) if scheme == "light" else colours(dark.partition("*, ::before")[0])
+    assert len(found) == 18
+    for ground in ("ground", "surface", "good", "bad", "warning", "bar"):
+        assert contrast(found["text"], found[ground]) >= 4.5, ground
+    for name in ("quiet", "accent"):
+        for ground in ("ground", "surface"):
+            assert contrast(found[name], found[ground]) >= 4.5, (name, ground)
+    for number in range(1, 9):
+        assert contrast(found[f"line-{number}"], found["ground"]) >= 4.5, number
+    assert contrast((255, 255, 255), (0, 0, 0)) == pytest.approx(21)

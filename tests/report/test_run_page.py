@@ -281,6 +281,16 @@ def test_too_many_runs_and_too_large_a_page_are_refused(folder, tmp_path, monkey
         run_page.write_report([(record, None)], tmp_path / "page.html")
 
 
+def test_seeds_share_a_colour_where_there_are_several_settings():
+    def record(seed, steps):
+        config = preset("tiny").override({"train.seed": seed, "train.steps": steps})
+        return run_page.RunRecord(Path(f"{steps}-{seed}"), "name", config, {}, [], {}, None, (), [])
+
+    assert run_page._styles([record(0, 5), record(0, 9), record(1, 5), record(2, 5)]) == [0, 1, 8, 16]
+    assert run_page._styles([record(seed, 5) for seed in range(3)]) == [0, 1, 2]
+    assert run_page._styles([record(seed, 5) for seed in range(4)] + [record(0, 9)]) == [0, 1, 2, 3, 4]
+
+
 def test_names_are_as_short_as_they_can_be(tmp_path):
     assert short_names([tmp_path / "a" / "seed0"]) == ["seed0"]
     assert short_names([tmp_path / "a" / "seed0", tmp_path / "b" / "seed0"]) == ["a/seed0", "b/seed0"]

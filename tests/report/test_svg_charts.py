@@ -74,7 +74,7 @@ def test_every_line_of_a_full_chart_has_a_look_of_its_own():
     figure, _ = chart(*lines)
     looks = re.findall(r'<polyline class="(.*?)"', figure)
     assert len(set(looks)) == MOST_LINES
-    assert set(re.findall(r'<line class="(.*?)"', legend([line.name for line in lines]))) == {
+    assert set(re.findall(r'<line class="(.*?)"', legend([(line.name, line.style) for line in lines]))) == {
         look.removeprefix("line ") for look in looks
     }
     assert all(f".{name} " in STYLE for look in looks for name in look.split()[1:])

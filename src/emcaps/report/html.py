@@ -59,11 +59,11 @@ nav a { display: inline-block; padding: .2rem 0; }
   grid-template-columns: repeat(auto-fit, minmax(min(8.5rem, 100%), 1fr)); }
 .tiles div { background: var(--surface); border: 1px solid var(--edge); border-radius: .5rem; padding: .55rem .8rem; }
 .tiles dt { color: var(--quiet); font-size: .85rem; }
-.tiles dd { margin: 0; font-size: 1.15rem; font-variant-numeric: tabular-nums; }
+.tiles dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
 .tiles .main dd { font-size: 1.7rem; font-weight: 650; line-height: 1.25; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .7rem 0; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; }
+caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; max-width: min(46rem, 100vw - 2rem); }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
 th { font-weight: 600; }
 th, td { overflow-wrap: break-word; }
@@ -77,12 +77,14 @@ details { margin: .7rem 0; }
 summary { cursor: pointer; color: var(--accent); padding: .2rem 0; }
 img { image-rendering: pixelated; max-width: 100%; height: auto; }
 code { font-family: ui-monospace, "Cascadia Mono", Menlo, Consolas, monospace; font-size: .92em; }
+@media (max-width: 30rem) { .tiles .main { grid-column: span 2; } .tiles dd { font-size: 1rem; } }
 @media (min-width: 110rem) { html { font-size: 118.75%; } }
 @media print {
   :root { --ground: #fff; --surface: #fff; --text: #000; }
   nav, .skip { display: none; }
   h2, h3, caption { break-after: avoid; }
   figure, tr, .tiles { break-inside: avoid; }
+  td, .tiles div { print-color-adjust: exact; }
 }
 """
 """Colours (light and dark), type and tables of all pages. A page adds its own rules to these."""
@@ -155,8 +157,7 @@ def generator_mark(generator: str) -> str:
 
 def section(identity: str, title: object, *content: object, level: int = 2) -> Html:
     """A part of the page with a heading, to which #identity leads."""
-    heading = tag(f"h{level}", title, id=f"{identity}-title")
-    return tag("section", join([heading, *content]), id=identity, aria_labelledby=f"{identity}-title")
+    return tag("section", join([tag(f"h{level}", title), *content]), id=identity)
 
 
 def details(summary: object, *content: object) -> Html:

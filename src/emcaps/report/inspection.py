@@ -33,7 +33,7 @@ from emcaps.train.run_folder import is_data_of
 
 QUICK_EXAMPLES = 256
 """How many test examples a quick look takes."""
-ROUTED_IMAGES, QUICK_ROUTED_IMAGES, AT_A_TIME = 64, 16, 8
+ROUTED_IMAGES, QUICK_ROUTED_IMAGES, AT_A_TIME = 32, 16, 8
 """On how many images routing is measured, and on how many at once: a trace computes every vote in memory."""
 MISTAKES, PICTURED = 12, 5
 """How many mistakes are shown, and of how many classes an image with its routing."""

@@ -20,7 +20,7 @@ from emcaps.report.inspection import MISTAKES, PICTURED, Inspection
 from emcaps.report.run_record import RunRecord
 from emcaps.report.run_sections import run_sections as sections_of
 from emcaps.report.run_sections import shown_value
-from emcaps.report.svg_charts import MOST_LINES, Line, Scale, legend, line_chart
+from emcaps.report.svg_charts import MOST_LINES, STYLES, Line, Scale, legend, line_chart
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.version import __version__
 
@@ -205,7 +205,7 @@ def _means(records: Sequence[RunRecord]) -> Html | None:
     groups: dict[RunConfig, list[RunRecord]] = {}
     for record in records:
         if "test" in record.evaluations:
-            groups.setdefault(record.config.override({"train.seed": 0}), []).append(record)
+            groups.setdefault(_without_seed(record), []).append(record)
     rows = []
     for group in groups.values():
         if len(group) > 1:
@@ -236,16 +236,14 @@ def _curves(records: Sequence[RunRecord]) -> list[Html]:
         part = key.removesuffix("_accuracy").capitalize() if key != "accuracy" else "Training"
         specs.append((f"{part} accuracy", [_column(record.rows, key, 100) for record in records], " %", "linear"))
     specs += [
-        ("Learning rate", [_learning_rates(record) for record in records], "", "log"),
+        ("Learning rate", [_learning_rates(record) for record in records], "", "zero"),
         ("Margin of the spread loss", [_margins(record) for record in records], "", "zero"),
     ]
+    styles = _styles(records)
     charts = [
         line_chart(
             title,
-            [
-                Line(record.name, points, style)
-                for style, (record, points) in enumerate(zip(records, lines, strict=True))
-            ],
+            [Line(record.name, points, style) for record, points, style in zip(records, lines, styles, strict=True)],
             unit=unit,
             scale=scale,
         )
@@ -253,8 +251,25 @@ def _curves(records: Sequence[RunRecord]) -> list[Html]:
     ]
     if not any(charts):
         return []
-    names = [legend([record.name for record in records])] if len(records) > 1 else []
-    return [*names, tag("div", join(chart for chart in charts if chart), class_="charts")]
+    names = [(record.name, style) for record, style in zip(records, styles, strict=True)]
+    drawn = tag("div", join(chart for chart in charts if chart), class_="charts")
+    return [legend(names), drawn] if len(records) > 1 else [drawn]
+
+
+def _styles(records: Sequence[RunRecord]) -> list[int]:
+    """How each run's lines look: runs that differ in the seed alone have one colour and other dashes, if that fits."""
+    groups: dict[RunConfig, int] = {}
+    found: list[int] = []
+    for record in records:
+        group = groups.setdefault(_without_seed(record), len(groups))
+        member = sum(style % STYLES == group for style in found)
+        found.append(group + STYLES * member)
+    fits = 1 < len(groups) <= STYLES and max(found) < MOST_LINES
+    return found if fits else list(range(len(records)))
+
+
+def _without_seed(record: RunRecord) -> RunConfig:
+    return record.config.override({"train.seed": 0})
 
 
 def _column(rows: Sequence[Mapping[str, Any]], key: str, scale: float = 1.0) -> Points:

@@ -20,6 +20,7 @@ from emcaps.train.evaluate import Evaluation, InstanceErrors
 STYLE = """
 .gallery { list-style: none; padding: 0; display: grid; gap: 1rem;
   grid-template-columns: repeat(auto-fill, minmax(min(11rem, 100%), 1fr)); }
+@media (max-width: 30rem) { .gallery { grid-template-columns: repeat(auto-fill, minmax(8.3rem, 1fr)); gap: .6rem; } }
 .gallery li { background: var(--surface); border: 1px solid var(--edge); border-radius: .5rem; padding: .7rem; }
 .gallery p { margin: .35rem 0 0; font-size: .9rem; line-height: 1.4; }
 .signs { padding-left: 1.2rem; }
@@ -283,7 +284,7 @@ def _watched(record: RunRecord) -> list[Html]:
             for style, layer in enumerate(layers)
         ]
         charts.append(line_chart(f"{title} in training", lines))
-    return [legend(layers), tag("div", join(charts), class_="charts")]
+    return [legend([(layer, style) for style, layer in enumerate(layers)]), tag("div", join(charts), class_="charts")]
 
 
 def _environment(record: RunRecord) -> list[Html]:

@@ -79,7 +79,7 @@ for (const chart of document.querySelectorAll(".chart")) {
     svg.setAttribute("aria-valuenow", x);
     svg.setAttribute("aria-valuetext", texts.join(", "));
   }
-  // A slider is what arrow keys move along a range; without this script the chart stays a picture.
+  // A slider is what arrow keys move along a range, and it tells its value; without this script the chart is a picture.
   svg.setAttribute("role", "slider");
   svg.setAttribute("tabindex", "0");
   svg.setAttribute("aria-valuemin", places[0]);
@@ -173,12 +173,18 @@ def line_chart(
         ],
     }
     caption = title + (" (logarithmic scale)" if log else "")
-    parts = [tag("figcaption", caption), Html(plot), tag("output"), _values(title, lines, along, unit), json_data(data)]
+    parts = [
+        tag("figcaption", caption),
+        Html(plot),
+        tag("output", aria_live="off"),
+        _values(title, lines, along, unit),
+        json_data(data),
+    ]
     return tag("figure", join(parts), class_="chart")
 
 
-def legend(names: Sequence[str]) -> Html:
-    """The names with the colours and dashes that lines of the styles 0, 1, 2 ... have."""
+def legend(names: Sequence[tuple[str, int]]) -> Html:
+    """The names with the colours and dashes that lines of these styles have."""
     items = [
         tag(
             "li",
@@ -193,7 +199,7 @@ def legend(names: Sequence[str]) -> Html:
                 "",
             ),
         )
-        for style, name in enumerate(names)
+        for name, style in names
     ]
     return tag("ul", join(items), class_="legend")
 
