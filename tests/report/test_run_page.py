@@ -10,10 +10,11 @@ import pytest
 
 from emcaps.cli import main
 from emcaps.config import preset
-from emcaps.report import run_page
-from emcaps.report.inspection import QUICK_EXAMPLES
+from emcaps.report import inspection, run_page
+from emcaps.report.inspection import QUICK_EXAMPLES, Mistake
 from emcaps.report.run_record import short_names
 from emcaps.train import train
+from emcaps.train.evaluate import Evaluation
 from own_images import bars
 from patterns import write_patterns
 from report.structure import check_page
@@ -289,6 +290,30 @@ def test_seeds_share_a_colour_where_there_are_several_settings():
     assert run_page._styles([record(0, 5), record(0, 9), record(1, 5), record(2, 5)]) == [0, 1, 8, 16]
     assert run_page._styles([record(seed, 5) for seed in range(3)]) == [0, 1, 2]
     assert run_page._styles([record(seed, 5) for seed in range(4)] + [record(0, 9)]) == [0, 1, 2, 3, 4]
+
+
+def test_the_largest_report_stays_below_its_limit():
+    """24 long runs with pictures that cannot be packed: large, in colour and full of noise."""
+    config = preset("tiny").override(
+        {"network.iterations": 5, "data.names": [f"class {n} " + "x" * 99 for n in range(12)]}
+    )
+    noise = np.random.default_rng(0).integers(0, 256, (7, 224, 224, 3), np.uint8)
+    names = config.data.names
+    runs = []
+    for number in range(24):
+        rows = [
+            {"step": step, "loss": 1 / step, "accuracy": 0.1234567, "learning_rate": 1e-3, "margin": 0.2}
+            | {"test_accuracy": 0.7654321}
+            for step in range(1, 2000)
+        ]
+        found = Evaluation(0.5, 2, [[7] * 12 for _ in range(12)], names=names)
+        mistakes = [Mistake(noise[6], 0, 1, (0.1,) * 12, "")] * inspection.MISTAKES
+        pictures = [inspection.RoutedPicture(noise[6], noise[:5], 0, 1, 0.5)] * inspection.PICTURED
+        routing = inspection.Routing(8, {}, [], {}, pictures)
+        record = run_page.RunRecord(Path(f"{number}"), f"run {number}", config, {}, rows, {}, None, (), [])
+        runs.append((record, inspection.Inspection("weights", 1, 9, 9, found, mistakes, routing)))
+    check_page(run_page.report_page(runs))  # which limits the size
+    assert len(run_page.report_page(runs[:1]).encode()) > 1_000_000  # one run alone has larger pictures
 
 
 def test_names_are_as_short_as_they_can_be(tmp_path):

@@ -61,6 +61,14 @@ def test_equal_values_and_a_single_point_are_drawn(value, scale):
             assert figure.count('class="line line-1"') + figure.count('class="dot line-1"') == 1
 
 
+@pytest.mark.parametrize("values", [(1e308, -1e308, 1.0), (5e-324, 1e-323), (1.0, 1.0 + 2**-52), (1e-99, 1e99)])
+@pytest.mark.parametrize("scale", ["linear", "zero", "log"])
+def test_absurd_values_do_no_harm(values, scale):
+    figure, _ = chart(Line("a", list(enumerate(values))), scale=scale)
+    assert "nan" not in figure
+    assert "inf" not in figure
+
+
 def test_long_lines_are_thinned_and_keep_their_end():
     figure, found = chart(Line("a", [(step, step / 7) for step in range(1, 10_001)]))
     (points,) = drawn_points(figure)

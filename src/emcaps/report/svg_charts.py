@@ -18,6 +18,7 @@ DASHES = ("", "7 4", "2 3")
 MOST_LINES = STYLES * len(DASHES)
 MOST_POINTS, MOST_ROWS = 300, 24
 """How many points of a line are drawn, and how many rows a table of values has."""
+TINY = 1e-100
 LOG_RANGE = 20
 """Values whose largest is this many times the smallest are drawn on a logarithmic scale, where that is allowed."""
 SIZE = 1000
@@ -205,8 +206,13 @@ def legend(names: Sequence[tuple[str, int]]) -> Html:
 
 
 def _drawn(points: Sequence[tuple[float, float]], log: bool) -> list[tuple[float, float]]:
-    """The finite points, at most MOST_POINTS of them: evenly chosen, with the last one. A log scale needs y above 0."""
-    finite = [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not log)]
+    """The points that can be drawn, at most MOST_POINTS of them: evenly chosen, with the last one.
+
+    A log scale needs y above 0. Numbers of absurd size are left out, and absurdly small ones are 0, so that the
+    distances between them can be computed.
+    """
+    finite = [(x, 0.0 if abs(y) < TINY else y) for x, y in points if abs(y) < 1 / TINY]  # not for NaN
+    finite = [(x, y) for x, y in finite if y > 0 or not log]
     step = -(-len(finite) // MOST_POINTS) or 1
     return finite[::-step][::-1]
 
@@ -250,8 +256,8 @@ def _values(title: str, lines: Sequence[Line], along: str, unit: str) -> Html:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers from at most `low` to at least `high`, about five of them."""
-    if high <= low:
-        low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
+    if high - low <= 1e-3 * abs(high):  # else the labels would all be the same
+        low, high = low - (abs(low) / 20 or 0.5), high + (abs(high) / 20 or 0.5)
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
