@@ -4,13 +4,17 @@ BIN := .venv/bin
 
 INTERPRETED := $(wildcard tests/routing/test_triton*.py)
 
-.PHONY: demo docs fuzz test test-interpreted test-rest wheel-test lint setup clean
+.PHONY: demo docs fuzz site test test-interpreted test-rest wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
 
 docs: setup  # tables and pictures of the documents, from the recorded runs
 	$(BIN)/python -m emcaps.documents
+
+site: setup  # the documentation as pages that open from disk: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html; it needs no server and no network."
 
 test: setup lint
 	@echo "The tests run in two processes, for about six minutes; each shows its output when it is done."
@@ -44,4 +48,4 @@ setup: .venv/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,6 +27,7 @@ ORDER = [
     "export",
     "emcaps",
     "report",
+    "explorer",
     "bench",
     "experiments",
     "documents",

@@ -7,12 +7,13 @@ import re
 import pytest
 
 from documents.links import PAGES
+from emcaps.documents.page_code import python_blocks
 from emcaps.documents.recorded import ROOT
 
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
-PYTHON = [
-    (page, code) for page, text in TEXTS.items() for code in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
-]
+# The blocks of a tutorial are one program, which test_tutorials.py runs.
+ALONE = {page: text for page, text in TEXTS.items() if not page.startswith("docs/tutorials/")}
+PYTHON = [(page, code) for page, text in ALONE.items() for code in python_blocks(text)]
 DESCRIBED = [
     (page, shown)
     for page, text in TEXTS.items()

@@ -18,6 +18,7 @@ from emcaps.cli.benchmark import bench
 from emcaps.cli.data import data_app
 from emcaps.cli.evaluation import evaluate
 from emcaps.cli.experiment import experiment_app
+from emcaps.cli.explore import explore
 from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
 from emcaps.cli.report import report
@@ -83,6 +84,14 @@ app.command(
 app.command(
     epilog=examples("emcaps predict runs/small-birds-seed0 photo.jpg", "emcaps predict small-mono pictures/ --json")
 )(predict)
+app.command(
+    epilog=examples(
+        "emcaps explore",
+        "emcaps explore small-stereo --out stereo.html",
+        "emcaps explore runs/small-birds-seed0 photo.jpg",
+        "emcaps explore --serve",
+    )
+)(explore)
 app.command(
     "export",
     epilog=examples(

@@ -16,6 +16,7 @@ from emcaps.documents import (
     readme,
     recipe,
     results_index,
+    routing_tutorial,
     smallnorb,
     speed,
     three_iterations,
@@ -36,6 +37,7 @@ PAGES: dict[str, Blocks] = {
     "docs/smallnorb.md": smallnorb.BLOCKS,
     "docs/speed.md": speed.BLOCKS,
     "docs/three-iterations.md": three_iterations.BLOCKS,
+    routing_tutorial.PAGE: routing_tutorial.BLOCKS,
     "results/README.md": results_index.BLOCKS,
     "src/emcaps/weights/README.md": model_card.BLOCKS,
 }
@@ -43,7 +45,7 @@ PAGES: dict[str, Blocks] = {
 
 def find_pages(root: Path) -> list[str]:
     """The pages of a checkout that may have blocks: those above, and every other one in docs/."""
-    others = {f"docs/{path.name}" for path in (root / "docs").glob("*.md")}
+    others = {str(path.relative_to(root)) for path in (root / "docs").rglob("*.md")}
     return [page for page in sorted(others | set(PAGES)) if (root / page).is_file()]
 
 

@@ -1,4 +1,4 @@
-"""The pictures in docs/images that show recorded runs. The demo draws the others, toys.png and routing.png."""
+"""The pictures in docs/images of recorded runs and of the tutorials. The demo draws toys.png and routing.png."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from emcaps.bench.plots import draw_rows
+from emcaps.documents import routing_tutorial
 from emcaps.documents.recorded import (
     PITFALLS,
     bench_rows,
@@ -36,6 +37,7 @@ def draw_all(folder: Path) -> list[Path]:
     for network in PITFALLS:
         pitfalls.draw_figures(pitfalls_runs(network), folder, network)
     iterations.draw_figures(iterations_runs(), folder)
+    routing_tutorial.draw_pictures(folder)
     return sorted(folder.glob("*.png"))
 
 

@@ -60,7 +60,7 @@ class PrimaryCaps(nn.Module):
         return self.pose(features).permute(0, 2, 3, 1), self.activation(features).permute(0, 2, 3, 1)
 
     def in_one_product(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The same two tensors, from one matrix product."""
+        """Poses and the logits of activations as `by_convolution` gives them, from one matrix product."""
         weight = torch.cat([self.pose.weight, self.activation.weight]).flatten(1)
         bias = torch.cat([bias for bias in (self.pose.bias, self.activation.bias) if bias is not None])
         both = F.linear(features.permute(0, 2, 3, 1), weight, bias)
@@ -91,13 +91,17 @@ class ImageConv(nn.Conv2d):
 class ConvCaps(nn.Module):
     """Convolutional capsules: `out_types` parents at every position, each reading a kernel window of children.
 
-    >>> layer = ConvCaps(8, 16, kernel=3, stride=2, iterations=2)
-    >>> parents = layer(RoutingOutput(torch.randn(1, 16, 16, 8, 4, 4), torch.rand(1, 16, 16, 8)))
-    >>> parents.pose.shape
-    torch.Size([1, 7, 7, 16, 4, 4])
-
     `identity` and `noise` set the matrices that training starts from; `routing` takes the keyword arguments of
     `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
+
+    Examples:
+        >>> import torch
+        >>> from emcaps import RoutingOutput
+        >>> from emcaps.nn import ConvCaps
+        >>> layer = ConvCaps(8, 16, kernel=3, stride=2, iterations=2)
+        >>> parents = layer(RoutingOutput(torch.randn(1, 16, 16, 8, 4, 4), torch.rand(1, 16, 16, 8)))
+        >>> parents.pose.shape
+        torch.Size([1, 7, 7, 16, 4, 4])
     """
 
     def __init__(

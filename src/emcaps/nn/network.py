@@ -62,12 +62,16 @@ class NetworkTrace(tuple[RoutingOutput | RoutingTrace, ...]):
 class MatrixCapsNet(Classifier):
     """`network(images)` gives the class capsules: pose (B, classes, 4, 4) and activation (B, classes).
 
-    >>> network = MatrixCapsNet(NetworkConfig(classes=10))
-    >>> network(torch.randint(256, (64, 1, 28, 28), dtype=torch.uint8)).activation.shape
-    torch.Size([64, 10])
-
     Unless `config.input` is "as_given", images may be uint8 or floats of any scale and offset. The networks of the
     presets read images "as_given", since a run prepares them itself.
+
+    Examples:
+        >>> import torch
+        >>> from emcaps.config import NetworkConfig
+        >>> from emcaps.nn import MatrixCapsNet
+        >>> network = MatrixCapsNet(NetworkConfig(classes=10))
+        >>> network(torch.randint(256, (64, 1, 28, 28), dtype=torch.uint8)).activation.shape
+        torch.Size([64, 10])
     """
 
     class_caps: ClassCaps

@@ -61,6 +61,7 @@ nav a { display: inline-block; padding: .2rem 0; }
 .tiles dt { color: var(--quiet); font-size: .85rem; }
 .tiles dd { margin: 0; font-size: 1.1rem; font-variant-numeric: tabular-nums; }
 .tiles .main dd { font-size: 1.7rem; font-weight: 650; line-height: 1.25; }
+.tiles small { display: block; font-size: .85rem; font-weight: 400; line-height: 1.4; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .7rem 0; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--quiet); padding: .2rem 0 .4rem; max-width: min(46rem, 100vw - 2rem); }

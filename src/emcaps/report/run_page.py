@@ -91,7 +91,7 @@ def report_page(runs: Runs) -> str:
         [
             tag("header", join(top)),
             tag("main", join(body), id="content", tabindex=-1),
-            tag("footer", f"Made by `{GENERATOR}`, emcaps {__version__}, from the files of the run folders."),
+            tag("footer", join(["Made by ", tag("code", GENERATOR), f", emcaps {__version__}, from run folders."], "")),
         ]
     )
     style = svg_charts.STYLE + run_sections.STYLE
@@ -115,10 +115,10 @@ def _headline(record: RunRecord, found: Inspection | None) -> Html:
     return tiles(_summary(record, found), main="test accuracy")
 
 
-def _summary(record: RunRecord, found: Inspection | None) -> dict[str, str]:
+def _summary(record: RunRecord, found: Inspection | None) -> dict[str, object]:
     """The figures that stand on top of the page, and in the table of several runs."""
     config = record.config
-    values = {"test accuracy": _accuracy(record, found)}
+    values: dict[str, object] = {"test accuracy": _accuracy(record, found)}
     for part, result in record.evaluations.items():
         if part != "test":
             values[f"{part} accuracy"] = f"{100 * result.accuracy:.2f} %"
@@ -134,14 +134,16 @@ def _summary(record: RunRecord, found: Inspection | None) -> dict[str, str]:
     return values
 
 
-def _accuracy(record: RunRecord, found: Inspection | None) -> str:
+def _accuracy(record: RunRecord, found: Inspection | None) -> Html | str:
+    """The last accuracy that is known, with its step if that is not the run's last one."""
     if record.accuracy is not None:
         accuracy, step = record.accuracy
-        when = "" if step == record.config.train.steps else f" at step {step:,}"
-        return f"{100 * accuracy:.2f}\u00a0%{when}"
-    if found is not None:
-        return f"{100 * found.evaluation.accuracy:.2f}\u00a0% at step {found.step:,}"
-    return "none yet"
+    elif found is not None:
+        accuracy, step = found.evaluation.accuracy, found.step
+    else:
+        return "none yet"
+    percent = f"{100 * accuracy:.2f}\u00a0%"
+    return percent if step == record.config.train.steps else join([percent, tag("small", f"at step {step:,}")], " ")
 
 
 def _parameters(config: RunConfig) -> int:

@@ -211,7 +211,7 @@ def _tell_how_far(record: RunRecord) -> None:
         resume = f"emcaps train --resume {shlex.quote(str(record.folder))}"
         record.notes.append(
             f"The run is not complete: it is at step {record.step:,} of {record.config.train.steps:,}. Either it is "
-            f"still in training, or it was stopped; `{resume}` resumes it."
+            f"still in training, or it was stopped and can be resumed: {resume}"
         )
     if not record.weights:
         record.notes.append("The folder holds no weights, so nothing can be told of single images and of the routing.")

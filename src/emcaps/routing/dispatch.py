@@ -86,10 +86,17 @@ def class_routing(
     The child's scaled position is added to the right-hand column of its votes: (row + 0.5) / H and (column + 0.5) / W.
 
     Args:
-        pose, activation: (B, H, W, I, 4, 4) and (B, H, W, I), the children.
+        pose: (B, H, W, I, 4, 4), the children's pose matrices.
+        activation: (B, H, W, I), their activations, 0 to 1.
         weight: (I, O, 4, 4), a matrix for each child type and class.
-        beta_u, beta_a: (O,).
-        The other arguments are those of `conv_routing`; with one parent position "types" and "all" are the same.
+        beta_u: (O,), the cost of describing data, for each class.
+        beta_a: (O,), the gain of being active, for each class.
+        iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
+        final_lambda: the inverse temperature that lambda_t rises towards.
+        variance_floor: added to every variance (pitfall 1).
+        data_scaling: "mean" or "none" (pitfall 2).
+        competition: "all" or "types": the same here, where parents have one position.
+        impl: "auto", "reference", "triton" or "numba".
 
     Returns:
         RoutingOutput: pose (B, O, 4, 4) and activation (B, O).

@@ -43,11 +43,13 @@ class InstanceErrors(NamedTuple):
 
 
 class Evaluation(NamedTuple):
+    """How many images a network gets right, and what it takes the others for."""
+
     accuracy: float
     """Share of right answers, 0 to 1."""
     images: int
     confusion: list[list[int]]
-    """confusion[true class][given class], counts."""
+    """Counts: `confusion[true class][given class]`."""
     instances: tuple[InstanceErrors, ...] = ()
     """The errors on each object, most errors first; empty where the objects are not known."""
     names: tuple[str, ...] = ()

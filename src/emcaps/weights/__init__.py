@@ -38,13 +38,16 @@ def find_weights(name: str | Path) -> Path:
 def load(name: str | Path, device: torch.device | str = "cpu", impl: str | None = None) -> Classifier:
     """A trained network, ready to classify.
 
-    >>> network = emcaps.load("small-stereo")
-    >>> crops = emcaps.crops_for("small-stereo", images)  # uint8 (B, 2, 48, 48)
-    >>> network(crops).activation.argmax(-1)
-
     `name` is the name of a network that comes with the package, a run folder or a .safetensors file. `impl` is the
     implementation of its routing, as in `conv_routing`; without it the network keeps the one of its training where that
     can run.
+
+    Examples:
+        >>> import emcaps, torch
+        >>> network = emcaps.load("small-stereo")
+        >>> images = torch.randint(256, (4, 2, 48, 48), dtype=torch.uint8)
+        >>> network(emcaps.crops_for("small-stereo", images)).activation.shape
+        torch.Size([4, 5])
     """
     network, _, _ = load_network(find_weights(name), device, impl)
     return network.eval()

@@ -1,0 +1,97 @@
+"""Writes the explorer's page for a trained network and the pictures that it is shown on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emcaps.config import DataConfig
+from emcaps.data.picture_files import is_picture, pictures_below
+from emcaps.data.prepared import class_names
+from emcaps.data.splits import load_tested
+from emcaps.explorer.page_file import GENERATOR, page_html
+from emcaps.explorer.pictures import given_images, given_pictures, reads_toys, turning_toys
+from emcaps.files import atomic_write
+from emcaps.nn import MatrixCapsNet
+from emcaps.train.checkpoint import load_network
+from emcaps.weights import find_weights
+
+EXAMPLES = 30
+"""How many images of a run's own data are shown."""
+MOST_PICTURES = 200
+
+
+def explorer_page(
+    name: str,
+    pictures: Sequence[Path] = (),
+    folder: Path | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> str:
+    """The page for a network: that of a run's folder, of a weights file, or one that comes with the package.
+
+    It shows the given pictures, or else toys that can be turned, or images that the network was tested on, if toys are
+    not what it reads; `folder` holds the prepared data. `on_progress(done, total)` is told of every toy.
+    """
+    path = find_weights(name)
+    network, config, _ = load_network(path, "cpu", "reference")
+    if not isinstance(network, MatrixCapsNet):
+        raise ValueError(
+            f"{name} is a {config.network.kind} network, which has no routing to show: name a capsule network"
+        )
+    if pictures:
+        shown = given_pictures(_all_pictures(pictures), config.data)
+    elif reads_toys(config.data):
+        shown = turning_toys(config.data, on_progress=on_progress)
+    else:
+        shown = _tested_images(config.data, folder)
+    return page_html(path.read_bytes(), shown, f"{_short(name)} on {_described(shown, config.data)}")
+
+
+def write_page(page: str, out: Path) -> None:
+    """Write the page to a file; one that this did not make is not replaced."""
+    if out.exists() and GENERATOR not in out.read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise ValueError(f"{out} is there and is no page of the explorer: name another file with --out")
+    with atomic_write(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _all_pictures(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += pictures_below(path, path)[0]
+        elif path.exists() and not is_picture(path):
+            raise ValueError(f"{path} is no .png, .jpg or .jpeg file: name pictures, or a folder of them")
+        else:
+            found.append(path)
+    if not 0 < len(found) <= MOST_PICTURES:
+        raise ValueError(f"a page shows 1 to {MOST_PICTURES} pictures, not {len(found)}: name others")
+    return found
+
+
+def _tested_images(data: DataConfig, folder: Path | None) -> dict[str, Any]:
+    """Some images of the set that the network was tested on, as many of each class."""
+    try:
+        examples = load_tested(data, folder)["test"]
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"the images of {data.dataset} cannot be shown ({error}): name pictures of your own"
+        ) from error
+    names = class_names(data)
+    of_class = max(1, EXAMPLES // len(names))
+    chosen = np.concatenate([np.flatnonzero(examples.category == number)[:of_class] for number in range(len(names))])[
+        :EXAMPLES
+    ]
+    labels = [int(examples.category[place]) for place in chosen]
+    return given_images(examples.images[chosen, : data.image_channels], [names[label] for label in labels], labels)
+
+
+def _described(shown: dict[str, Any], data: DataConfig) -> str:
+    return {"toys": "toys"}.get(shown["kind"], "test images" if shown["labels"] is not None else "pictures")
+
+
+def _short(name: str) -> str:
+    return Path(name).name or name

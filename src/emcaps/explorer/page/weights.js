@@ -1,0 +1,48 @@
+// Weights files of emcaps: safetensors with the run's config in the header. The reader trusts nothing in them.
+
+const LARGEST_HEADER = 1_000_000; // bytes
+
+/** {tensors: {name: {shape, values}}, config, names} of a file's bytes; an Error says in a sentence what is wrong. */
+export function readWeights(buffer) {
+  const { header, start } = headerOf(buffer);
+  const texts = header.__metadata__ || {};
+  let config;
+  try {
+    config = JSON.parse(texts.config);
+  } catch {
+    throw new Error("This file holds no settings of a network, so emcaps did not write it. Take weights.safetensors of a run.");
+  }
+  if (!config.network || !config.data) throw new Error("The settings in this file lack the network or the data: emcaps did not write it.");
+  const tensors = {};
+  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(header)) {
+    if (name === "__metadata__" || !name.startsWith("network.")) continue;
+    const count = shape.reduce((product, side) => product * side, 1);
+    if (dtype !== "F32" || offsets[1] - offsets[0] !== 4 * count || start + offsets[1] > buffer.byteLength || offsets[0] < 0) {
+      throw new Error(`The tensor ${name} in this file is damaged, or is not float32.`);
+    }
+    const values = new Float32Array(buffer.slice(start + offsets[0], start + offsets[1]));
+    if (!values.every(Number.isFinite)) throw new Error(`The tensor ${name} in this file has numbers that are not finite.`);
+    tensors[name] = { shape, values };
+  }
+  return { tensors, config, names: namesOf(config) };
+}
+
+function headerOf(buffer) {
+  const wrong = new Error("This is no safetensors file: its header cannot be read.");
+  if (buffer.byteLength < 8) throw wrong;
+  const size = Number(new DataView(buffer).getBigUint64(0, true));
+  if (size > LARGEST_HEADER || 8 + size > buffer.byteLength) throw wrong;
+  try {
+    const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 8, size)));
+    if (typeof header !== "object" || header === null) throw wrong;
+    return { header, start: 8 + size };
+  } catch {
+    throw wrong;
+  }
+}
+
+function namesOf({ network, data }) {
+  if (data.names && data.names.length) return data.names;
+  if (network.classes === 5 && !data.channels) return ["animal", "human", "airplane", "truck", "car"];
+  return Array.from({ length: network.classes }, (_, number) => `class ${number}`);
+}
