@@ -21,6 +21,7 @@ from emcaps.cli.experiment import experiment_app
 from emcaps.cli.explore import explore
 from emcaps.cli.export import export_network
 from emcaps.cli.predict import predict
+from emcaps.cli.report import report
 from emcaps.cli.shared import examples, process
 from emcaps.cli.show import demo, describe, info
 from emcaps.cli.sweep import sweep
@@ -98,6 +99,12 @@ app.command(
         "emcaps export runs/small-toys-mono-seed0 --onnx small.onnx --pt2 small.pt2",
     ),
 )(export_network)
+app.command(
+    epilog=examples(
+        "emcaps report runs/small-toys-mono-seed0 --open",
+        "emcaps report runs/sweep/*/seed* --quick --out sweep.html",
+    )
+)(report)
 app.command(epilog=examples("emcaps info"))(info)
 app.command(epilog=examples("emcaps demo", "emcaps demo --quick --run /tmp/demo"))(demo)
 app.command(

@@ -21,7 +21,7 @@ from emcaps.cli.shared import (
     process,
     show_evaluations,
 )
-from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, NetworkConfig, RunConfig, preset
+from emcaps.config import DATASETS, PLAIN_DATASETS, SPLITS, RunConfig, preset
 from emcaps.files import FULL, open_regular, parse_json
 
 CONFIG_FILE = "config.json"
@@ -62,7 +62,13 @@ def train(
         ),
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write TensorBoard logs too: metrics and, at each evaluation, pictures and histograms.",
+        ),
+    ] = False,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
@@ -166,7 +172,9 @@ def _new_config(name: str | None, config_file: Path | None, changes: dict[str, A
         return name, preset(name).override(changes)
     if config_file is not None:
         config = _read_config_file(config_file).override(changes)
-        return _name_of(config.network), config
+        from emcaps.nn.geometry import preset_name
+
+        return preset_name(config.network), config
     raise ValueError(
         f"name a preset ({PRESET_NAMES}), a file of settings by --config FILE, or a run to resume by --resume FOLDER"
     )
@@ -188,16 +196,6 @@ def _read_config_file(path: Path) -> RunConfig:
         return RunConfig.from_dict(settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _name_of(network: NetworkConfig) -> str:
-    """The preset whose layers the network has, however they are routed and started; else "network"."""
-    from emcaps.nn.geometry import capsule_layers
-
-    def layers(config: NetworkConfig) -> tuple[object, ...]:
-        return (config.kind, config.conv_channels, config.primary_types, *capsule_layers(config)[:-1])
-
-    return next((name for name, known in PRESETS.items() if layers(known.network) == layers(network)), "network")
 
 
 def _new_run_folder(name: str, config: RunConfig) -> Path:

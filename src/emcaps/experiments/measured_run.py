@@ -16,13 +16,12 @@ from emcaps.analysis.sharpness import fixed_crops, measure
 from emcaps.config import RunConfig
 from emcaps.data.splits import load_split
 from emcaps.data.tensors import to_tensors
-from emcaps.experiments.records import FAILURE, ROUTING, read_routing
 from emcaps.files import write_json
 from emcaps.nn import MatrixCapsNet
 from emcaps.train import NotFiniteError, Progress, load_network, train
 from emcaps.train.device import pick_device
 from emcaps.train.evaluate import NotFiniteScoresError
-from emcaps.train.run_folder import CHECKPOINT, CONFIG, WEIGHTS
+from emcaps.train.run_folder import CHECKPOINT, CONFIG, FAILURE, ROUTING, WEIGHTS, read_routing
 from emcaps.train.schedules import margin_of
 from emcaps.train.start import start_network
 

@@ -1,11 +1,7 @@
 """What the finished runs of an experiment found.
 
 An experiment consists of rows: named configs, each trained with one or more seeds. The run of a row with seed N lies in
-RUNS/ROW/seedN. Besides the files of every run (train.run_folder) its folder may hold:
-
-evaluation-13-crops.json  the accuracy with 13 crops an image
-routing.json              if routing is measured while training: loss, gradients and sharpness of routing, by step
-failure.json              if a measured or swept run failed: the step by which loss, weights or answers were not finite
+RUNS/ROW/seedN. train.run_folder says which files it may hold.
 """
 
 from __future__ import annotations
@@ -17,12 +13,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emcaps.config import RunConfig
-from emcaps.files import parse_json, read_json
+from emcaps.files import read_json
 from emcaps.names import check_name, first_of
-from emcaps.train.run_folder import EVALUATION, METRICS, read_config, read_evaluation, read_metrics
+from emcaps.train.run_folder import (
+    EVALUATION,
+    FAILURE,
+    MANY_CROPS,
+    METRICS,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    read_routing,
+)
 
 Rows = Mapping[str, RunConfig]
-MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
 
 
 class Record(NamedTuple):
@@ -142,20 +146,6 @@ def spread(values: Sequence[float], digits: int) -> str:
     """Mean and sample standard deviation, as "76.5 ± 1.2"; one value stands alone."""
     deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{deviation}"
-
-
-def read_routing(folder: Path) -> tuple[dict[str, Any], ...]:
-    """The measurements of routing that the run has so far, by step."""
-    path = folder / ROUTING
-    if not path.exists():
-        return ()
-    try:
-        found: tuple[dict[str, Any], ...] = tuple(parse_json(path.read_bytes()))
-        if not all(isinstance(one["step"], int) for one in found):
-            raise ValueError("a measurement without a step")
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
-    return found
 
 
 def _read_record(folder: Path, config: RunConfig) -> Record:

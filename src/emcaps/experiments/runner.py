@@ -17,13 +17,13 @@ from emcaps.config import RunConfig
 from emcaps.data.splits import load_tested
 from emcaps.experiments.measured_run import train_and_measure, write_failure
 from emcaps.experiments.processes import Bar, work_together
-from emcaps.experiments.records import MANY_CROPS, Rows, check_settings, is_finished, read_records, run_folder
+from emcaps.experiments.records import Rows, check_settings, is_finished, read_records, run_folder
 from emcaps.names import check_name
 from emcaps.report.progress import counting_bar
 from emcaps.train import NotFiniteError, load_network, train
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import NotFiniteScoresError, evaluate_split, write_evaluations
-from emcaps.train.run_folder import CONFIG, WEIGHTS, BusyRunError, only_user
+from emcaps.train.run_folder import CONFIG, MANY_CROPS, WEIGHTS, BusyRunError, only_user
 
 
 class Training(NamedTuple):

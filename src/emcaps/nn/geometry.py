@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from emcaps.config import LayerConfig, NetworkConfig
+from emcaps.config import PRESETS, LayerConfig, NetworkConfig
 from emcaps.routing.geometry import Pair, as_pair, parent_grid
 
 IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING = 5, 2, 2
@@ -62,6 +62,15 @@ def capsule_layers(config: NetworkConfig) -> tuple[CapsuleLayer, ...]:
         layers.append(CapsuleLayer(name, child_types, layer.types, kernel, stride))
         child_types = layer.types
     return (*layers, CapsuleLayer(class_name, child_types, config.classes, kernel=None))
+
+
+def preset_name(network: NetworkConfig) -> str:
+    """The preset whose layers the network has, however they are routed and started; else "network"."""
+
+    def layers(config: NetworkConfig) -> tuple[object, ...]:
+        return (config.kind, config.conv_channels, config.primary_types, *capsule_layers(config)[:-1])
+
+    return next((name for name, known in PRESETS.items() if layers(known.network) == layers(network)), "network")
 
 
 def parameter_count(config: NetworkConfig, image_channels: int) -> int:

@@ -78,10 +78,11 @@ def evaluate(
         batch_size=batch_size,
         on_progress=on_progress,
     )
-    return _evaluation(given, labels, classes)
+    return evaluation_of(given, labels, classes)
 
 
-def _evaluation(given: Tensor, labels: Tensor, classes: int) -> Evaluation:
+def evaluation_of(given: Tensor, labels: Tensor, classes: int) -> Evaluation:
+    """Accuracy and confusion matrix of the answers `given` (N,) to images of the classes `labels` (N,)."""
     counts = torch.bincount(labels * classes + given, minlength=classes * classes)
     confusion: list[list[int]] = counts.view(classes, classes).tolist()
     right = sum(confusion[label][label] for label in range(classes))
@@ -170,7 +171,7 @@ def evaluate_split(
             batch_size=max(1, images_at_a_time(config, device) // max(1, crops)),
             on_progress=on_progress,
         )
-        found = _evaluation(given, labels, config.network.classes)
+        found = evaluation_of(given, labels, config.network.classes)
         results[name] = found._replace(instances=errors_by_instance(given, examples), names=examples.names)
     return results
 

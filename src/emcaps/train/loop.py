@@ -24,6 +24,7 @@ from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
 from emcaps.train import run_folder as folders
+from emcaps.train.board import make_look
 from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
@@ -125,6 +126,7 @@ def train(
         # Only now that the folder is known to be this run's: a new writer hides what another one logged after its step.
         wanted = writer if main else None
         board = stack.enter_context(wanted(str(folder / "tensorboard"), purge_step=first + 1)) if wanted else None
+        look = make_look(board, network, split.test, config, place) if board is not None else None
         rows_before = folders.read_metrics(folder) if main else []
         seconds_before = max((row.get("seconds", 0.0) for row in rows_before), default=0.0)
         started = time.perf_counter()
@@ -182,6 +184,8 @@ def train(
                 check(step)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
+                if look is not None:
+                    look(step)
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None and main:
@@ -206,6 +210,8 @@ def train(
             last_row = accuracy_row(step, evaluations)
             if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
                 log(last_row)
+                if look is not None:
+                    look(step)
             checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
             # Last, since a run that has an evaluation counts as complete.
             write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
@@ -350,6 +356,7 @@ def _summary_writer(folder: Path) -> Any:
     if not is_utf8(folder):
         raise ValueError(f"TensorBoard takes folders with UTF-8 names alone, not {str(folder)!a}: leave it out")
     try:
+        import PIL  # noqa: F401  (asked now, since it is needed at the first evaluation, for pictures)
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError("TensorBoard is not installed: pip install 'emcaps[tensorboard]', or leave it out") from None

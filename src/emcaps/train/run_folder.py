@@ -6,6 +6,9 @@ metrics.jsonl           one row per `log_every` steps, and one per evaluation
 checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
+evaluation-13-crops.json, routing.json and failure.json are written by experiments: the accuracy with 13 crops an image;
+                        loss, gradients and sharpness of routing, by step; the step by which loss, weights or answers
+                        were not finite
 .lock                   held by the process that is at work on the run
 """
 
@@ -38,6 +41,7 @@ logger = logging.getLogger("emcaps")
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
+MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
 LOCK = ".lock"
 HAS_LOCKS = fcntl is not None
 
@@ -170,15 +174,16 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(_read_row(line))
+            rows.append(read_row(line))
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is damaged ({error}): delete that line") from error
     with suppress(ValueError):
-        rows.append(_read_row(cut))  # it may lack no more than the end of the line
+        rows.append(read_row(cut))  # it may lack no more than the end of the line
     return rows
 
 
-def _read_row(line: bytes) -> dict[str, Any]:
+def read_row(line: bytes) -> dict[str, Any]:
+    """One line of the metrics; a ValueError if it is no row of numbers with a step."""
     row = parse_json(line)
     if not isinstance(row, dict) or type(row.get("step")) is not int or not 0 <= row["step"] <= MOST_STEPS:
         raise ValueError("no row with a step")
@@ -198,3 +203,17 @@ def read_evaluation(path: Path) -> tuple[float, int]:
     if not 0 <= accuracy <= 1:
         raise ValueError(f"{path} is damaged (an accuracy of {accuracy}): restore it from another copy")
     return accuracy, step
+
+
+def read_routing(folder: Path) -> tuple[dict[str, Any], ...]:
+    """The measurements of routing that the run has so far, by step."""
+    path = folder / ROUTING
+    if not path.exists():
+        return ()
+    try:
+        found: tuple[dict[str, Any], ...] = tuple(parse_json(path.read_bytes()))
+        if not all(isinstance(one["step"], int) for one in found):
+            raise ValueError("a measurement without a step")
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
+    return found
