@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import emcaps
+from browser import chromium
 from emcaps.config import preset
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.toy_set import Views
@@ -19,7 +20,6 @@ from emcaps.nn import build_network
 from emcaps.train import load_network
 from emcaps.train.checkpoint import load, save_weights
 from emcaps.weights import find_weights
-from explorer.browser import chromium
 
 NAME = "small-mono"
 VIEWS = ("network", "layer", "vote", "laboratory")
