@@ -133,7 +133,9 @@ def line_chart(
     log = scale == "log" and max(ys) > LOG_RANGE * min(ys)
     least = min(ys) if log or scale == "linear" else min(0, *ys)
     rows = _log_ticks(least, max(ys)) if log else _ticks(least, max(ys))
-    low, high = min(*rows, *ys), max(*rows, *ys)
+    if unit == " %":
+        rows = [row for row in rows if row <= 100]  # there is nothing above
+    low, high = min([*rows, *ys]), max([*rows, *ys])
     columns = [tick for tick in _ticks(first, last) if first <= tick <= last]
 
     def across(x: float) -> float:
