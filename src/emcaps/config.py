@@ -20,7 +20,7 @@ Competition = Literal["all", "types"]
 NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
-SplitName = Literal["standard", "azimuth", "elevation", "validation"]
+SplitName = Literal["standard", "azimuth", "elevation", "validation", "azimuth-validation", "elevation-validation"]
 View = Literal["mono", "stereo"]
 Fit = Literal["crop", "pad", "stretch"]
 Standard = Literal["image", "crop", "background"]
@@ -130,6 +130,10 @@ class NetworkConfig:
     """The convolutional capsule layers, first to last; an empty list joins the primary capsules to the classes. A list
     of dicts or texts, and a text such as "16:5:2, 32:3:2, 16", are read as well. None means the paper's two, with
     conv1_types and conv2_types, which are 0 otherwise."""
+    cnn_channels: int = 32
+    """For the CNN: channels of its first convolution; the second has twice as many."""
+    cnn_hidden: int = 1024
+    """For the CNN: units of its hidden layer."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
@@ -145,6 +149,13 @@ class NetworkConfig:
             )
             for name, value in {"layers": _read_layers(self.layers), "conv1_types": 0, "conv2_types": 0}.items():
                 object.__setattr__(self, name, value)
+        _check_numbers(self, "network", "at least 1", "cnn_channels", "cnn_hidden")
+        for name in ("cnn_channels", "cnn_hidden"):
+            _require(
+                self.kind == "cnn" or getattr(self, name) == getattr(NetworkConfig, name),
+                getattr(self, name),
+                f"network.{name} describes the cnn network, and this one is made of capsules: it must be left out",
+            )
         _check_numbers(self, "network", "at least 2", "classes")
         _check_numbers(self, "network", "finite", "weight_identity")
         _check_numbers(self, "network", "positive and finite", "final_lambda")
@@ -166,9 +177,10 @@ class DataConfig:
     `emcaps data get`; the name of a set that was imported; or a folder of pictures or an .npz file."""
     split: SplitName = "standard"
     """"standard"; "azimuth" or "elevation" (novel viewpoints, for toys and smallnorb); "validation" (held-out training
-    examples)."""
+    examples); "azimuth-validation" or "elevation-validation" (held-out instances and viewpoints of what "azimuth" or
+    "elevation" trains on)."""
     fold: int = 0
-    """With split "validation": which training instance of each category is held out, or which tenth of the training
+    """With a validation split: which training instance of each category is held out, or which tenth of the training
     images where there are no viewpoints, counted from 0."""
     view: View = "mono"
     """For toys and smallnorb: "mono" makes each camera an example of one channel; "stereo" makes each pair an example

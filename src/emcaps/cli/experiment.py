@@ -42,6 +42,7 @@ def _seeds_option(default: int) -> Any:
 
 ThreeSeedsOption = Annotated[int | None, _seeds_option(3)]
 OneSeedOption = Annotated[int | None, _seeds_option(1)]
+FiveSeedsOption = Annotated[int | None, _seeds_option(5)]
 
 
 def _training(
@@ -216,3 +217,39 @@ def other_data(
     how = _training(train, seed, seeds, 3, jobs, device, folder)
     with interruption(RESUMES):
         run_other_data(runs, wide_console(), rows or list(ROWS), train=how)
+
+
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment viewpoints --train --seeds 5 --jobs 8 --runs runs/viewpoints",
+        "emcaps experiment viewpoints --data toys --train --seeds 1 --runs runs/viewpoints-toys",
+        "emcaps experiment viewpoints --validation --train --row best-azimuth-small-it2 --runs runs/viewpoints-chosen",
+    )
+)
+def viewpoints(
+    runs: RunsOption = Path("results/viewpoints"),
+    data: DataOption = "smallnorb",
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as best-azimuth-small-it2; may be repeated.")
+    ] = None,
+    validation: Annotated[
+        bool,
+        typer.Option(
+            "--validation",
+            help="Train and test on training instances at trained viewpoints alone, of which some are held out.",
+        ),
+    ] = False,
+    figures: FiguresOption = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: FiveSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Novel azimuths and elevations: capsules against CNNs; with --data toys in minutes on a CPU."""
+    from emcaps.experiments.viewpoints import run_viewpoints
+
+    how = _training(train, seed, seeds, 5, jobs, device, folder)
+    with interruption(RESUMES):
+        run_viewpoints(runs, wide_console(), data, rows, validation=validation, train=how, figures=figures)

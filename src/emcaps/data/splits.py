@@ -3,6 +3,9 @@
 Novel viewpoints follow Hinton et al. 2018: training sees a third of the azimuths or elevations, and the test instances
 are shown at the other two thirds ("test") and, for comparison, at the trained third ("familiar"). Sets without
 viewpoints have the standard split and validation, which then holds out a tenth of the training images.
+
+A recipe for novel viewpoints is chosen on "azimuth-validation" or "elevation-validation". Both see nothing but what
+training on "azimuth" or "elevation" sees, and hold out one instance of each category and some of the viewpoints.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from emcaps.data.sources import read_source, source_path
 
 TRAINED_VIEWPOINTS = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
 """The codes of the viewpoints that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
+HELD_OUT_VIEWPOINTS = {"azimuth": (30, 4), "elevation": (2,)}
+"""The trained viewpoints that validation holds out. They lie outside those that are kept, as novel ones do."""
+VALIDATIONS = ("validation", *(f"{name}-validation" for name in TRAINED_VIEWPOINTS))
+"""The splits that never open the test part."""
 
 
 class Split(NamedTuple):
@@ -35,7 +42,7 @@ class Split(NamedTuple):
 
 
 def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
-    """The split that `config` names, from the prepared parts in `folder`; validation never opens the test part.
+    """The split that `config` names, from the prepared parts in `folder`; validations never open the test part.
 
     Where `config` names a folder of pictures or an .npz file, that is read instead.
     """
@@ -44,7 +51,7 @@ def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
         parts = read_source(source).parts
         return make_split(parts["train"], parts["test"], config)
     train = load_prepared(prepared_path(config.dataset, "train", folder))
-    if config.split == "validation":
+    if config.split in VALIDATIONS:
         return make_split(train, None, config)
     return make_split(train, load_prepared(prepared_path(config.dataset, "test", folder)), config)
 
@@ -54,7 +61,7 @@ def load_tested(config: DataConfig, folder: str | Path | None = None) -> dict[st
 
     Only the prepared part that holds these examples is opened: the training part for validation, else the test part.
     """
-    if config.split == "validation" or find_source(config, folder) is not None:
+    if config.split in VALIDATIONS or find_source(config, folder) is not None:
         return load_split(config, folder).tested
     test = load_prepared(prepared_path(config.dataset, "test", folder))
     return _not_empty(_tested_of(test, config), config)
@@ -71,29 +78,35 @@ def find_source(config: DataConfig, folder: str | Path | None = None) -> Path | 
 
 
 def make_split(train: Examples, test: Examples | None, config: DataConfig) -> Split:
-    """The split that `config` names, from the training and the test part; validation needs the training part alone."""
+    """The split that `config` names, from the training and the test part; validations need the training part alone."""
     _check_labels(train, config)
     _check_fold(train, config)
     if config.split == "validation":
         held_out = _held_out(train, config.fold)
         trained, tested = train.select(~held_out), {"test": train.select(held_out)}
+    elif config.split in VALIDATIONS:
+        held_out, familiar = _held_out(train, config.fold), _is_familiar(train, config.split)
+        kind = turned(config.split)
+        novel = np.isin(getattr(train, kind), HELD_OUT_VIEWPOINTS[kind])
+        trained = train.select(familiar & ~held_out)
+        tested = {"test": train.select(novel & held_out), "familiar": train.select(familiar & held_out)}
     elif test is None:
         raise ValueError(
             f"split {config.split!r} needs the test part, and none was given: load it, or use 'validation'"
         )
     else:
         tested = _tested_of(test, config)
-        trained = train if config.split == "standard" else train.select(_is_familiar(train, config))
+        trained = train if config.split == "standard" else train.select(_is_familiar(train, config.split))
     _not_empty({"train": trained} | tested, config)
     return Split(trained, tested["test"], tested.get("familiar"))
 
 
 def _tested_of(test: Examples, config: DataConfig) -> dict[str, Examples]:
-    """What is evaluated of the test part, with any split but validation."""
+    """What is evaluated of the test part, with any split but the validations."""
     if config.split == "standard":
         return {"test": test}
     _check_labels(test, config)
-    familiar = _is_familiar(test, config)
+    familiar = _is_familiar(test, config.split)
     return {"test": test.select(~familiar), "familiar": test.select(familiar)}
 
 
@@ -102,7 +115,7 @@ def _check_labels(examples: Examples, config: DataConfig) -> None:
     if examples.has_viewpoints:
         return
     needs = {
-        "split": config.split in TRAINED_VIEWPOINTS,
+        "split": config.split not in ("standard", "validation"),
         "splice": config.splice > 0,
         "view": config.view == "stereo",
     }
@@ -114,16 +127,31 @@ def _check_labels(examples: Examples, config: DataConfig) -> None:
             )
 
 
-def _is_familiar(examples: Examples, config: DataConfig) -> npt.NDArray[np.bool_]:
+def turned(split: str) -> str:
+    """What differs between the familiar and the novel views of a split: "azimuth" or "elevation"."""
+    name = split.removesuffix("-validation")
+    if name not in TRAINED_VIEWPOINTS:
+        raise ValueError(f"split {split!r} has no novel viewpoints: choose {' or '.join(TRAINED_VIEWPOINTS)}")
+    return name
+
+
+def trained_viewpoints(split: str) -> tuple[int, ...]:
+    """The codes of the azimuths or elevations that training sees with this split."""
+    name = turned(split)
+    left_out = HELD_OUT_VIEWPOINTS[name] if split in VALIDATIONS else ()
+    return tuple(code for code in TRAINED_VIEWPOINTS[name] if code not in left_out)
+
+
+def _is_familiar(examples: Examples, split: str) -> npt.NDArray[np.bool_]:
     """True for the examples at the viewpoints that training sees."""
-    return np.isin(getattr(examples, config.split), TRAINED_VIEWPOINTS[config.split])
+    return np.isin(getattr(examples, turned(split)), trained_viewpoints(split))
 
 
 def _check_fold(train: Examples, config: DataConfig) -> None:
     """Raise ValueError unless every category has an instance of the fold's number, and for validation another one."""
     if not train.has_viewpoints or train.instance is None:
         return
-    needed = max(2 if config.split == "validation" else 1, config.fold + 1)
+    needed = max(2 if config.split in VALIDATIONS else 1, config.fold + 1)
     for category in np.unique(train.category):
         found = len(np.unique(train.instance[train.category == category]))
         if found < needed:

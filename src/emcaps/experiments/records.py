@@ -50,6 +50,8 @@ class Record(NamedTuple):
     """The measurements of routing.json, by step; empty if routing was not measured."""
     failed_by: int | None = None
     """The step by which the run had failed, if it did."""
+    familiar_curve: tuple[tuple[int, float], ...] = ()
+    """(step, accuracy on familiar viewpoints) of each evaluation; empty for splits without novel viewpoints."""
 
     def steps_to(self, accuracy: float) -> int | None:
         """The step of the first evaluation that found this accuracy, in percent; None if none did."""
@@ -186,6 +188,9 @@ def _read_record(folder: Path, config: RunConfig) -> Record:
         tuple(training),
         statistics.fmean(accuracy for step, accuracy in training if step > 0.8 * steps),
         read_routing(folder),
+        familiar_curve=tuple(
+            (row["step"], 100 * row["familiar_accuracy"]) for row in metrics if "familiar_accuracy" in row
+        ),
     )
 
 

@@ -174,7 +174,16 @@ def _check_memory(parameters: int) -> None:
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN alone."""
     if config.kind == "cnn":
-        _check_memory(1024 * (64 * (image_size // 4) ** 2 + config.classes))
-        return BaselineCNN(image_channels, image_size, config.classes, raw_images=config.input != "as_given")
+        channels, hidden = config.cnn_channels, config.cnn_hidden
+        features = 2 * channels * (image_size // 4) ** 2
+        _check_memory(hidden * (features + config.classes) + 25 * channels * (image_channels + 2 * channels))
+        return BaselineCNN(
+            image_channels,
+            image_size,
+            config.classes,
+            raw_images=config.input != "as_given",
+            channels=channels,
+            hidden=hidden,
+        )
     _check_memory(parameter_count(config, image_channels))
     return MatrixCapsNet(config, image_channels)

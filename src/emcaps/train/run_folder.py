@@ -6,9 +6,9 @@ metrics.jsonl           one row per `log_every` steps, and one per evaluation
 checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
 weights.safetensors     the last step's network, when the run is complete
 evaluation.json         accuracy and confusion matrix of those weights
-evaluation-13-crops.json, routing.json and failure.json are written by experiments: the accuracy with 13 crops an image;
-                        loss, gradients and sharpness of routing, by step; the step by which loss, weights or answers
-                        were not finite
+evaluation-13-crops.json, routing.json, viewpoints.json and failure.json are written by experiments: the accuracy with
+                        13 crops an image; loss, gradients and sharpness of routing, by step; errors by viewpoint; the
+                        step by which loss, weights or answers were not finite
 .lock                   held by the process that is at work on the run
 """
 
@@ -42,6 +42,7 @@ logger = logging.getLogger("emcaps")
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
 MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
+VIEWPOINTS = "viewpoints.json"
 LOCK = ".lock"
 HAS_LOCKS = fcntl is not None
 

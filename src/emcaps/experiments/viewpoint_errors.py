@@ -1,0 +1,185 @@
+"""Errors of trained networks by viewpoint: counted from the weights, recorded in viewpoints.json, and drawn.
+
+Viewpoints are in degrees: elevations 30 to 70, azimuths 0 to 340.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from emcaps.data.prepared import Examples
+from emcaps.data.splits import load_tested, trained_viewpoints, turned
+from emcaps.data.tensors import to_tensors
+from emcaps.experiments.records import Record
+from emcaps.files import atomic_write, read_json, write_json
+from emcaps.report.figures import new_figure
+from emcaps.train import load_network
+from emcaps.train.device import start_work
+from emcaps.train.evaluate import answers, images_at_a_time
+from emcaps.train.run_folder import VIEWPOINTS, WEIGHTS, read_config
+
+
+class ViewpointErrors(NamedTuple):
+    """How often the test instances were not recognised from one viewpoint."""
+
+    elevation: int
+    azimuth: int
+    images: int
+    wrong: int
+
+
+def degrees(kind: str, code: int) -> int:
+    """An azimuth or elevation in degrees, from its code in the labels."""
+    return 10 * code if kind == "azimuth" else 30 + 5 * code
+
+
+def count_errors(given: Any, examples: Examples) -> list[ViewpointErrors]:
+    """The errors at each viewpoint of the examples; `given` holds the answers, numbered as `to_tensors` does."""
+    assert examples.elevation is not None
+    assert examples.azimuth is not None
+    asked = np.asarray(given).reshape(len(examples.category), -1)  # one column per camera
+    wrong = asked != examples.category[:, None]
+    found = []
+    for elevation, azimuth in np.unique(np.stack([examples.elevation, examples.azimuth], 1), axis=0).tolist():
+        here = wrong[(examples.elevation == elevation) & (examples.azimuth == azimuth)]
+        where = degrees("elevation", elevation), degrees("azimuth", azimuth)
+        found.append(ViewpointErrors(*where, here.size, int(here.sum())))
+    return found
+
+
+def measure_viewpoints(records: Sequence[Record], device: str, data_folder: Path | None) -> None:
+    """Write viewpoints.json for the runs that have weights and lack it."""
+    missing = [run for run in records if not (run.folder / VIEWPOINTS).exists() and (run.folder / WEIGHTS).exists()]
+    place = start_work(device) if missing else None
+    for run in missing:
+        assert place is not None
+        network, config, step = load_network(run.folder / WEIGHTS, place)
+        found = []
+        for examples in load_tested(config.data, data_folder).values():
+            images, _ = to_tensors(examples, config.data.view, place)
+            given = answers(
+                network,
+                images,
+                crop=config.data.crop,
+                standardised=config.data.standardise,
+                batch_size=images_at_a_time(config, place),
+            )
+            found += count_errors(given.cpu(), examples)
+        write_viewpoints(run.folder / VIEWPOINTS, found, step)
+
+
+def write_viewpoints(path: Path, found: Sequence[ViewpointErrors], step: int) -> None:
+    names = [f"elevation {one.elevation}, azimuth {one.azimuth}" for one in sorted(found)]
+    images, wrong = ([getattr(one, key) for one in sorted(found)] for key in ("images", "wrong"))
+    content = {"images": dict(zip(names, images, strict=True)), "wrong": dict(zip(names, wrong, strict=True))}
+    write_json(path, {"step": step} | content)
+
+
+def read_viewpoints(folder: Path) -> list[ViewpointErrors]:
+    """What a run's viewpoints.json holds; empty if it has none."""
+    path = folder / VIEWPOINTS
+    if not path.exists():
+        return []
+    content = read_json(path)
+    try:
+        found = []
+        for name, images in content["images"].items():
+            elevation, azimuth = (int(part.split()[1]) for part in name.split(", "))
+            found.append(ViewpointErrors(elevation, azimuth, int(images), int(content["wrong"][name])))
+        if any(not 0 <= one.wrong <= one.images for one in found):
+            raise ValueError("more errors than images")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}): restore it from another copy") from error
+    return found
+
+
+def distance(split: str, angle: int) -> int:
+    """Degrees from this azimuth or elevation to the nearest one that the split trains on."""
+    kind = turned(split)
+    apart = [abs(angle - degrees(kind, code)) for code in trained_viewpoints(split)]
+    return min(min(one, 360 - one) if kind == "azimuth" else one for one in apart)
+
+
+def error_by_angle(found: Sequence[ViewpointErrors], kind: str) -> dict[int, float]:
+    """The error in percent at each azimuth, over all elevations, or at each elevation, over all azimuths."""
+    return _error_by(found, lambda one: getattr(one, kind))
+
+
+def error_by_distance(found: Sequence[ViewpointErrors], split: str) -> dict[int, float]:
+    """The error in percent by degrees from the nearest trained viewpoint; 0 are the familiar ones."""
+    return _error_by(found, lambda one: distance(split, getattr(one, turned(split))))
+
+
+def _error_by(found: Sequence[ViewpointErrors], key: Any) -> dict[int, float]:
+    images: dict[int, int] = {}
+    wrong: dict[int, int] = {}
+    for one in sorted(found, key=key):
+        images[key(one)] = images.get(key(one), 0) + one.images
+        wrong[key(one)] = wrong.get(key(one), 0) + one.wrong
+    return {angle: 100 * wrong[angle] / images[angle] for angle in images}
+
+
+def mean_of(each: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean over runs, at the angles that all of them have."""
+    shared = sorted(set.intersection(*(set(one) for one in each)))
+    return {angle: statistics.fmean(one[angle] for one in each) for angle in shared}
+
+
+def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
+    """Draw the error by viewpoint (azimuths as a polar plot, elevations as bars) and by the distance from the nearest
+    trained view, for rows of one split; False, and no picture, if no run has recorded its viewpoints."""
+    measured = {
+        row: [errors for record in records if (errors := read_viewpoints(record.folder))]
+        for row, records in found.items()
+    }
+    measured = {row: runs for row, runs in measured.items() if runs}
+    if not measured:
+        return False
+    splits = {read_config(found[row][0].folder).data.split for row in measured}
+    if len(splits) > 1:
+        raise ValueError(f"a picture shows one split, not {' and '.join(sorted(splits))}: draw one for each")
+    (split,) = splits
+    kind = turned(split)
+    figure = new_figure((11, 5))
+    left = figure.add_subplot(1, 2, 1, projection="polar" if kind == "azimuth" else None)
+    right = figure.add_subplot(1, 2, 2)
+    for number, (row, runs) in enumerate(measured.items()):
+        by_angle = mean_of([error_by_angle(run, kind) for run in runs])
+        look = {"color": f"C{number}", "label": f"{row} (n = {len(runs)})"}
+        if kind == "azimuth":
+            angles = [*by_angle, min(by_angle)]  # closes the curve
+            left.plot([math.radians(angle) for angle in angles], [by_angle[angle] for angle in angles], **look)
+        else:
+            width = 4 / len(measured)
+            places = [angle + (number - (len(measured) - 1) / 2) * width for angle in by_angle]
+            left.bar(places, list(by_angle.values()), width, **look)
+        by_distance = mean_of([error_by_distance(run, split) for run in runs])
+        right.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
+    _label(left, right, kind, [degrees(kind, code) for code in trained_viewpoints(split)])
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+    return True
+
+
+def _label(left: Any, right: Any, kind: str, trained: Sequence[int]) -> None:
+    left.set_title(f"error by {kind}, %; trained views are grey")
+    if kind == "azimuth":
+        left.set_theta_zero_location("N")
+        for angle in trained:
+            left.axvspan(math.radians(angle - 10), math.radians(angle + 10), color="0.9", zorder=0)
+    else:
+        for angle in trained:
+            left.axvspan(angle - 2.5, angle + 2.5, color="0.9", zorder=0)
+        left.set_xlabel("elevation, degrees")
+        left.set_ylabel("error, %")
+    right.set_title("error by distance from the nearest trained view, %")
+    right.set_xlabel("degrees")
+    right.set_ylim(bottom=0)
+    right.grid(alpha=0.3)
+    right.legend(fontsize="small")
