@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from emcaps.config import DataConfig
+from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import Examples, prepared_path, save_prepared
-from emcaps.data.splits import Split, load_split, load_tested, make_split
+from emcaps.data.splits import Split, load_split, load_tested, make_split, trained_viewpoints
+from emcaps.data.tensors import to_tensors
 from own_images import bars
 
 MakeExamples = Callable[..., Examples]
@@ -63,6 +66,74 @@ def test_make_split_validation_holds_out_one_instance_of_each_category(make_exam
     assert same(split.train, rows(train, [k for k in range(20) if not wanted[k]]))
     assert len(split.test.category) == 4
     assert split.familiar is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "held_out"),
+    [("azimuth", [32, 34, 0, 2], [30, 4]), ("elevation", [0, 1], [2])],
+)
+def test_validation_of_novel_viewpoints_sees_trained_viewpoints_alone(
+    make_examples: MakeExamples, name: str, kept: list[int], held_out: list[int]
+) -> None:
+    codes = list(AZIMUTHS) if name == "azimuth" else list(range(9))
+    category, instance, code = np.array([(c, i, k) for c in (0, 1) for i in (6, 7, 9) for k in codes]).T
+    train = make_examples(len(code), category=category, instance=instance, **{name: code})
+    split = make_split(train, None, DataConfig(split=f"{name}-validation", fold=1))
+    assert split.familiar is not None
+    parts = {"train": ([6, 9], kept), "test": ([7], held_out), "familiar": ([7], kept)}
+    for part, (instances, views) in parts.items():
+        wanted = np.flatnonzero(np.isin(instance, instances) & np.isin(code, views))
+        assert same(getattr(split, part), train.select(wanted)), part
+    seen = set(kept + held_out)
+    whole = make_split(train, make_examples(len(code), **{name: code}), DataConfig(split=name))
+    assert seen == set(getattr(whole.train, name).tolist()), "nothing but what training on the split itself sees"
+    assert trained_viewpoints(f"{name}-validation") == tuple(kept)
+
+
+@pytest.mark.parametrize("name", ["azimuth-validation", "elevation-validation"])
+def test_validation_of_novel_viewpoints_never_opens_the_test_part(
+    tmp_path: Path, make_examples: MakeExamples, name: str
+) -> None:
+    category, instance, code = np.array([(c, i, k) for c in (0, 1) for i in (6, 7) for k in range(18)]).T
+    train = make_examples(len(code), category=category, instance=instance, azimuth=2 * code, elevation=code % 9)
+    save_prepared({prepared_path("toys", "train", tmp_path): train})  # and no test part at all
+    config = DataConfig(split=name)
+    assert list(load_split(config, tmp_path).tested) == list(load_tested(config, tmp_path)) == ["test", "familiar"]
+
+
+def test_a_split_without_novel_viewpoints_says_so() -> None:
+    with pytest.raises(ValueError, match="split 'standard' has no novel viewpoints: choose azimuth or elevation"):
+        trained_viewpoints("standard")
+
+
+@pytest.mark.parametrize("name", ["azimuth", "elevation", "azimuth-validation", "elevation-validation"])
+@pytest.mark.parametrize("view", ["mono", "stereo"])
+def test_splicing_draws_from_the_training_images_of_the_split_alone(
+    make_examples: MakeExamples, name: str, view: str
+) -> None:
+    """Every image of every part is told by its first pixel, and those that a step can draw are all of the split."""
+    labels = [(c, i, k % 9, 2 * k) for c in range(5) for i in (4, 6, 7) for k in range(18)]
+    category, instance, elevation, azimuth = np.array(labels).T
+    lighting = np.zeros(len(labels), int)
+    parts = [
+        make_examples(
+            len(labels), category=category, instance=instance, elevation=elevation, azimuth=azimuth, lighting=lighting
+        )
+        for _ in range(2)
+    ]
+    kind = name.removesuffix("-validation")
+    for number, examples in enumerate(parts):
+        seen = number == 0 and np.isin(getattr(examples, kind), trained_viewpoints(name))
+        examples.images[:, :, 0, 0] = 255 * np.broadcast_to(seen, len(labels))[:, None]
+    config = DataConfig(split=name, splice=1.0, view=view)
+    split = make_split(*parts, config)
+    counterparts = find_counterparts(split.train, view, "cpu")
+    images, _ = to_tensors(split.train, view, "cpu")
+    assert (images[:, :, 0, 0] == 255).all(), "a step draws its batch, and a mixture's neighbours, from these"
+    everyone = torch.arange(len(images)).repeat(20)
+    drawn = counterparts.draw(everyone, torch.Generator().manual_seed(0))
+    assert len(drawn.unique()) == len(images)
+    assert (images[drawn][:, :, 0, 0] == 255).all()
 
 
 def test_make_split_validation_ignores_the_test_part(make_examples: MakeExamples) -> None:

@@ -253,3 +253,26 @@ def viewpoints(
     how = _training(train, seed, seeds, 5, jobs, device, folder)
     with interruption(RESUMES):
         run_viewpoints(runs, wide_console(), data, rows, validation=validation, train=how, figures=figures)
+
+
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment poses small-stereo",
+        "emcaps experiment poses RUN OTHER_RUN --json poses.json --figures .",
+    )
+)
+def poses(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Networks that come with emcaps, run folders or .safetensors files.", metavar="RUN..."),
+    ],
+    images: Annotated[int, typer.Option(help="Read at most this many training and test images each.", min=1)] = 4000,
+    json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
+    figures: FiguresOption = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """How the class capsule's pose moves when the toy turns: azimuth and elevation, read from new instances."""
+    from emcaps.experiments.poses import run_poses
+
+    run_poses(names, wide_console(), images=images, json=json, figures=figures, device=device, data_folder=folder)

@@ -1,0 +1,200 @@
+"""Novel viewpoints: the rows, the two comparisons, errors by viewpoint, and a run of the whole on patterns."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from emcaps.config import preset
+from emcaps.data.prepared import Examples
+from emcaps.experiments import viewpoint_errors, viewpoints
+from emcaps.experiments.records import Record
+from emcaps.experiments.runner import Training
+from emcaps.experiments.viewpoint_errors import ViewpointErrors
+from emcaps.nn import build_network
+from emcaps.nn.summary import count_parameters
+from emcaps.train.run_folder import VIEWPOINTS, WEIGHTS
+from patterns import write_patterns
+
+SHORT = {"train.steps": 4, "train.eval_every": 2, "train.log_every": 2, "train.batch_size": 4, "data.crop": 16}
+CAPSULES, CNN = "quick-azimuth-tiny-it1", "quick-azimuth-tiny-cnn"
+
+
+@pytest.fixture(scope="module")
+def all_views(tmp_path_factory):
+    """Patterns at all 18 azimuths."""
+    return write_patterns(tmp_path_factory.mktemp("all-views"), views=18)
+
+
+@pytest.fixture
+def short_rows(monkeypatch):
+    """The rows with a few steps and small crops."""
+    whole = viewpoints.rows_on
+
+    def rows_on(dataset, **kind):
+        return {row: config.override(SHORT) for row, config in whole(dataset, **kind).items()}
+
+    monkeypatch.setattr(viewpoints, "rows_on", rows_on)
+
+
+def record(familiar, novel, folder="runs/x/seed0"):
+    """A run with these errors at its evaluations."""
+    steps = range(10, 10 * len(familiar) + 1, 10)
+    return Record(
+        Path(folder),
+        0,
+        100 - novel[-1],
+        1.0,
+        tuple((step, 100 - error, 1.0) for step, error in zip(steps, novel, strict=True)),
+        familiar_curve=tuple((step, 100 - error) for step, error in zip(steps, familiar, strict=True)),
+    )
+
+
+@pytest.mark.parametrize("dataset", ["smallnorb", "toys"])
+def test_rows_of_one_group_differ_in_the_network_and_not_in_the_images(dataset):
+    rows = viewpoints.rows_on(dataset)
+    assert len(rows) == {"smallnorb": 24, "toys": 10}[dataset]
+    for row, config in rows.items():
+        recipe, split = viewpoints.group_of(row)
+        others = [other for name, other in rows.items() if viewpoints.group_of(name) == (recipe, split)]
+        assert config.data.dataset == dataset
+        assert config.data.split == split
+        assert {other.data for other in others} == {config.data}
+        assert {other.train.steps for other in others} == {config.train.steps}
+        assert config.train.steps % config.train.eval_every == 0
+    for row, config in viewpoints.rows_on(dataset, validation=True).items():
+        assert config.data.split == f"{viewpoints.group_of(row)[1]}-validation"
+        assert config.override({"data.split": rows[row].data.split}) == rows[row]
+
+
+@pytest.mark.parametrize(("dataset", "capsules", "cnn"), [("smallnorb", "small", "small"), ("toys", "tiny", "tiny")])
+def test_the_matched_cnn_has_as_many_parameters_to_two_percent(dataset, capsules, cnn):
+    networks = viewpoints.NETWORKS[dataset]
+    ours, theirs = (
+        count_parameters(build_network(networks[name].network, 2, 32)) for name in (f"{capsules}-it2", f"{cnn}-cnn")
+    )
+    assert theirs == pytest.approx(ours, rel=0.02)
+    assert ours == count_parameters(build_network(preset(capsules).network, 2, 32))
+
+
+def test_capsules_that_end_better_on_familiar_views_are_stopped_where_the_cnn_ended():
+    capsules = [record([9, 5, 3, 1], [40, 30, 20, 10]), record([9, 4, 4.5, 3], [41, 31, 21, 11])]
+    cnn = [record([8, 6, 4], [50, 40, 30]), record([8, 6, 5], [50, 40, 33])]
+    both = viewpoints.match(capsules, cnn)
+    assert both.stopped == "capsules"
+    assert both.capsules == [(3, 20), (4, 31)]  # the first evaluations with 4.5 or less, not the best ones
+    assert both.cnn == [(4, 30), (5, 33)]
+
+
+def test_a_cnn_that_ends_better_on_familiar_views_is_stopped_where_the_capsules_ended():
+    both = viewpoints.match([record([9, 5], [40, 30])], [record([8, 4, 2], [50, 40, 30]), record([9, 6], [50, 48])])
+    assert both.stopped == "CNN"
+    assert both.capsules == [(5, 30)]
+    assert both.cnn == [(4, 40)], "the run that never got there is left out"
+
+
+def test_the_table_says_how_many_runs_got_there():
+    rows = viewpoints.rows_on("toys")
+    found = {
+        CAPSULES: [record([9, 5], [40, 30])],
+        CNN: [record([8, 4, 2], [50, 40, 30]), record([9, 6], [50, 48])],
+        "quick-elevation-cnn": [record([1, 1], [2, 2])],
+    }
+    assert viewpoints.matched_rows(found, rows) == [
+        [CAPSULES, "tiny-cnn", "CNN, 1 of 2", "5.0", "4.0", "30.0", "40.0"],
+    ]
+    assert [row[0] for row in viewpoints.last_step_rows(found, rows)] == list(found)
+    assert f"[{CAPSULES}](runs/{CAPSULES}) | 18,382 | 1 | 5.0 | 30.0 |" in viewpoints.markdown_last_step(
+        found, rows, "runs/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "angle", "expected"),
+    [
+        ("azimuth", 340, 0),
+        ("azimuth", 60, 20),
+        ("azimuth", 180, 120),
+        ("azimuth", 280, 20),
+        ("azimuth-validation", 40, 20),
+        ("elevation", 40, 0),
+        ("elevation", 70, 30),
+        ("elevation-validation", 40, 5),
+    ],
+)
+def test_the_distance_is_that_of_the_nearest_trained_view(split, angle, expected):
+    assert viewpoint_errors.distance(split, angle) == expected
+
+
+def test_errors_are_counted_by_viewpoint_over_both_cameras():
+    labels = np.array([(0, 1, 0, 0, 0), (1, 1, 0, 0, 0), (2, 1, 8, 34, 0)], np.int16)
+    examples = Examples(np.zeros((3, 2, 48, 48), np.uint8), *labels.T)
+    found = viewpoint_errors.count_errors(np.array([0, 0, 0, 1, 2, 4]), examples)  # mono: left and right in turn
+    assert found == [ViewpointErrors(30, 0, 4, 1), ViewpointErrors(70, 340, 2, 1)]
+    assert viewpoint_errors.error_by_angle(found, "azimuth") == {0: 25, 340: 50}
+    assert viewpoint_errors.error_by_distance(found, "azimuth") == {0: pytest.approx(100 / 3)}
+    assert viewpoint_errors.error_by_distance(found, "elevation") == {0: 25, 30: 50}
+
+
+def test_what_was_counted_is_read_again_and_a_damaged_file_is_named(tmp_path):
+    found = [ViewpointErrors(30, 20, 12, 3), ViewpointErrors(30, 0, 12, 0)]
+    viewpoint_errors.write_viewpoints(tmp_path / VIEWPOINTS, found, 7)
+    assert viewpoint_errors.read_viewpoints(tmp_path) == sorted(found)
+    text = (tmp_path / VIEWPOINTS).read_text()
+    (tmp_path / VIEWPOINTS).write_text(text.replace('"elevation 30, azimuth 20": 3', '"elevation 30, azimuth 20": 13'))
+    with pytest.raises(ValueError, match=r"viewpoints\.json is damaged \(more errors than images\): restore it"):
+        viewpoint_errors.read_viewpoints(tmp_path)
+
+
+@pytest.mark.parametrize("validation", [False, True], ids=["novel", "validation"])
+def test_the_command_trains_measures_and_draws(all_views, tmp_path, short_rows, capsys, validation):
+    console = Console(file=io.StringIO(), width=120)
+    how = Training([0], device="cpu", data_folder=all_views)
+    runs = tmp_path / "runs"
+    viewpoints.run_viewpoints(
+        runs, console, "toys", [CAPSULES, CNN], validation=validation, train=how, figures=tmp_path
+    )
+    assert "| tiny-cnn |" in capsys.readouterr().out
+    assert (tmp_path / "viewpoints-quick-azimuth.png").stat().st_size > 10_000
+    for row in (CAPSULES, CNN):
+        counted = viewpoint_errors.read_viewpoints(runs / row / "seed0")
+        (one,) = viewpoints.finished(viewpoints.rows_on("toys", validation=validation), [row], runs)[row]
+        last = viewpoints.errors_of(one)[-1]
+        split = "azimuth-validation" if validation else "azimuth"
+        by_distance = {True: [0, 0], False: [0, 0]}
+        for here in counted:
+            both = by_distance[viewpoint_errors.distance(split, here.azimuth) == 0]
+            both[0] += here.wrong
+            both[1] += here.images
+        # The counts add up to the two errors that training itself evaluated.
+        assert 100 * by_distance[True][0] / by_distance[True][1] == pytest.approx(last.familiar)
+        assert 100 * by_distance[False][0] / by_distance[False][1] == pytest.approx(last.novel)
+        assert len(one.familiar_curve) == len(one.curve) == 2
+    # Recorded copies have no weights, and are shown and drawn again as they are.
+    for weights in runs.rglob("*.safetensors"):
+        weights.unlink()
+    assert not list(runs.rglob(WEIGHTS))
+    viewpoints.run_viewpoints(
+        runs, console, "toys", [CAPSULES, CNN], validation=validation, train=how, figures=tmp_path
+    )
+
+
+def test_bars_are_drawn_for_elevations_and_one_picture_shows_one_split(all_views, tmp_path, short_rows):
+    names = ["quick-elevation-tiny-cnn", CNN]
+    how = Training([0], device="cpu", data_folder=all_views)
+    viewpoints.run_viewpoints(tmp_path / "runs", Console(file=io.StringIO()), "toys", names, train=how)
+    found = viewpoints.finished(viewpoints.rows_on("toys"), names, tmp_path / "runs")
+    assert viewpoint_errors.draw_viewpoints({names[0]: found[names[0]]}, tmp_path / "e.png")
+    with pytest.raises(ValueError, match="a picture shows one split, not azimuth and elevation"):
+        viewpoint_errors.draw_viewpoints(found, tmp_path / "both.png")
+    (tmp_path / "runs" / names[0] / "seed0" / VIEWPOINTS).unlink()
+    assert not viewpoint_errors.draw_viewpoints({names[0]: found[names[0]]}, tmp_path / "none.png")
+
+
+def test_an_unknown_row_is_named(tmp_path):
+    with pytest.raises(ValueError, match="unknown row 'best-azimut-cnn': did you mean 'best-azimuth-cnn'"):
+        viewpoints.run_viewpoints(
+            tmp_path, Console(file=io.StringIO()), "smallnorb", ["best-azimut-cnn"], train=Training([0])
+        )
