@@ -75,6 +75,8 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.layers": [8]}, "layer 1: a layer must be a LayerConfig, a dict or a text such as '16:3:2', not 8"),
         ({"network.layers": "8", "network.conv2_types": 4}, "so network.conv2_types must be left out, not 4"),
         ({"network.layers": "8", "network.kind": "cnn"}, "describes capsules, which the cnn network has not"),
+        ({"network.cnn_hidden": 8}, "network.cnn_hidden describes the cnn network, and this one is made of capsules"),
+        ({"network.cnn_channels": 0}, "network.cnn_channels must be at least 1, not 0"),
         ({"train.learning_rate": "1e300"}, r"train.learning_rate must be at most 1e\+30, not 1e\+300"),
         ({"train.learning_rate": 10**400}, r"train.learning_rate must be at most 1e\+30, not 1000.*0000$"),
         ({"train.learning_rate": 1e20, "train.beta_rate": 1e20}, "learning_rate times train.beta_rate, .* at most"),

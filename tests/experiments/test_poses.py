@@ -143,6 +143,14 @@ def test_a_set_without_viewpoints_is_refused(tmp_path):
         poses.measure_poses(str(tmp_path / "run"), device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("small-stereo", "small-stereo"), ("runs/it2/seed4", "it2-seed4"), ("a/b.safetensors", "b"), ("a/run", "run")],
+)
+def test_a_run_is_called_by_what_tells_it_apart(name, expected):
+    assert poses.label_of(name) == expected
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"step": 3}))
     with pytest.raises(ValueError, match="holds no measurements of poses"):

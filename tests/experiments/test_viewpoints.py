@@ -8,15 +8,18 @@ import pytest
 from rich.console import Console
 
 from emcaps.config import preset
-from emcaps.data.prepared import Examples
+from emcaps.data.augment import augment
+from emcaps.data.prepared import Examples, prepared_path, save_prepared
+from emcaps.data.splits import TRAINED_VIEWPOINTS
 from emcaps.experiments import viewpoint_errors, viewpoints
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
 from emcaps.experiments.viewpoint_errors import ViewpointErrors
 from emcaps.nn import build_network
 from emcaps.nn.summary import count_parameters
+from emcaps.train import train
 from emcaps.train.run_folder import VIEWPOINTS, WEIGHTS
-from patterns import write_patterns
+from patterns import pattern_examples, write_patterns
 
 SHORT = {"train.steps": 4, "train.eval_every": 2, "train.log_every": 2, "train.batch_size": 4, "data.crop": 16}
 CAPSULES, CNN = "quick-azimuth-tiny-it1", "quick-azimuth-tiny-cnn"
@@ -198,3 +201,25 @@ def test_an_unknown_row_is_named(tmp_path):
         viewpoints.run_viewpoints(
             tmp_path, Console(file=io.StringIO()), "smallnorb", ["best-azimut-cnn"], train=Training([0])
         )
+
+
+@pytest.mark.parametrize("kind", ["azimuth", "elevation"])
+def test_a_step_draws_its_images_and_what_it_splices_from_trained_viewpoints_alone(kind, tmp_path, monkeypatch):
+    """Training images at trained viewpoints have a white pixel in the corner, all others a black one."""
+    parts = {part: pattern_examples((4, 6, 7), 18, seed=1) for part in ("train", "test")}
+    for part, examples in parts.items():
+        trained = np.isin(getattr(examples, kind), TRAINED_VIEWPOINTS[kind]) & (part == "train")
+        examples.images[:, :, 0, 0] = np.where(trained, 255, 0)[:, None]
+    save_prepared({prepared_path("toys", part, tmp_path): examples for part, examples in parts.items()})
+    drawn = []
+
+    def watched(images, config, generator, others=None):
+        drawn.extend([images[..., 0, 0], others[..., 0, 0]])
+        return augment(images, config, generator, others)
+
+    monkeypatch.setattr("emcaps.train.step.augment", watched)
+    mixed = {"data.splice": 1.0, "train.mixup": 0.5, "train.batch_size": 30}
+    config = viewpoints.rows_on("toys")[f"quick-{kind}-tiny-cnn"].override(SHORT | mixed)
+    train(config, tmp_path / "run", device="cpu", data_folder=tmp_path)
+    assert len(drawn) == 2 * config.train.steps
+    assert all((corner == 255).all() for corner in drawn)

@@ -75,6 +75,14 @@ def test_cnn_gives_logits_and_rejects_another_size():
         BaselineCNN(image_size=3)
 
 
+def test_a_cnn_of_another_size_has_the_parameters_that_its_layers_say():
+    config = NetworkConfig(kind="cnn", cnn_channels=8, cnn_hidden=63, classes=5)
+    network = build_network(config, 2, 32)
+    layers = (8 * (25 * 2 + 1), 16 * (25 * 8 + 1), 63 * (16 * 8 * 8 + 1), 5 * (63 + 1))
+    assert sum(parameter.numel() for parameter in network.parameters()) == sum(layers) == 68_519
+    assert network(torch.randn(2, 2, 32, 32)).shape == (2, 5)
+
+
 def test_matrix_caps_net_refuses_the_config_of_a_cnn():
     with pytest.raises(ValueError, match="needs a config of kind 'capsules'"):
         MatrixCapsNet(NetworkConfig(kind="cnn"))
@@ -162,8 +170,12 @@ def test_a_trace_has_its_layers_by_name_and_by_number():
 
 @pytest.mark.parametrize(
     ("config", "image_size"),
-    [(NetworkConfig(conv1_types=10_000, conv2_types=10_000), 32), (NetworkConfig(kind="cnn"), 40_000)],
-    ids=["capsules", "cnn"],
+    [
+        (NetworkConfig(conv1_types=10_000, conv2_types=10_000), 32),
+        (NetworkConfig(kind="cnn"), 40_000),
+        (NetworkConfig(kind="cnn", cnn_hidden=10_000, cnn_channels=10_000), 32),
+    ],
+    ids=["capsules", "cnn", "wide cnn"],
 )
 def test_a_network_that_no_memory_holds_is_refused(config, image_size):
     """Such as one that the header of a stranger's weights asks for."""

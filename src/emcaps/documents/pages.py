@@ -13,6 +13,7 @@ from emcaps.documents import (
     model_card,
     other_data,
     pitfalls,
+    poses,
     readme,
     recipe,
     results_index,
@@ -20,6 +21,7 @@ from emcaps.documents import (
     smallnorb,
     speed,
     three_iterations,
+    viewpoints,
 )
 from emcaps.documents.markers import fill_blocks
 from emcaps.files import write_text
@@ -33,10 +35,12 @@ PAGES: dict[str, Blocks] = {
     "docs/guide.md": guide.BLOCKS,
     "docs/other-data.md": other_data.BLOCKS,
     "docs/pitfalls.md": pitfalls.BLOCKS,
+    "docs/poses.md": poses.BLOCKS,
     "docs/recipe.md": recipe.BLOCKS,
     "docs/smallnorb.md": smallnorb.BLOCKS,
     "docs/speed.md": speed.BLOCKS,
     "docs/three-iterations.md": three_iterations.BLOCKS,
+    "docs/viewpoints.md": viewpoints.BLOCKS,
     routing_tutorial.PAGE: routing_tutorial.BLOCKS,
     "results/README.md": results_index.BLOCKS,
     "src/emcaps/weights/README.md": model_card.BLOCKS,

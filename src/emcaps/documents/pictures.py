@@ -16,9 +16,11 @@ from emcaps.documents.recorded import (
     cost_points,
     iterations_runs,
     pitfalls_runs,
+    poses_of,
     table2_records,
+    viewpoints_runs,
 )
-from emcaps.experiments import cost, iterations, pitfalls, table2
+from emcaps.experiments import cost, iterations, pitfalls, poses, table2, viewpoints
 from emcaps.files import atomic_write
 
 FOLDER = "docs/images"
@@ -37,6 +39,8 @@ def draw_all(folder: Path) -> list[Path]:
     for network in PITFALLS:
         pitfalls.draw_figures(pitfalls_runs(network), folder, network)
     iterations.draw_figures(iterations_runs(), folder)
+    viewpoints.draw_figures(viewpoints_runs(), folder)
+    poses.draw_figures([poses_of(dataset)[0] for dataset in ("smallnorb", "toys")], folder)
     routing_tutorial.draw_pictures(folder)
     return sorted(folder.glob("*.png"))
 

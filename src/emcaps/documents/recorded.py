@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.bench.rows import Row, read_rows
-from emcaps.experiments import choices, cost, iterations, other_data, pitfalls, table2
+from emcaps.experiments import choices, cost, iterations, other_data, pitfalls, poses, table2, viewpoints
 from emcaps.experiments.records import Record, finished
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,6 +48,19 @@ def pitfalls_runs(network: str) -> dict[str, list[Record]]:
 def iterations_runs() -> dict[str, list[Record]]:
     rows = iterations.rows_on("smallnorb")
     return finished(rows, list(rows), RESULTS / "three-iterations", measured=True)
+
+
+@cache
+def viewpoints_runs() -> dict[str, list[Record]]:
+    """The short runs on toys."""
+    rows = viewpoints.rows_on("toys")
+    return finished(rows, list(rows), RESULTS / "viewpoints-toys")
+
+
+@cache
+def poses_of(dataset: str) -> list[dict[str, Any]]:
+    """What `emcaps experiment poses` recorded of networks that were trained on this data set."""
+    return poses.read_poses(RESULTS / f"poses/{dataset}.json")
 
 
 @cache

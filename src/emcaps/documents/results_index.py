@@ -23,11 +23,19 @@ FOLDERS = {
         "mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",
         "`emcaps experiment pitfalls`",
     ),
+    "poses": (
+        "the viewpoint, read from class capsules ([page](../docs/poses.md))",
+        "`emcaps experiment poses`, `emcaps train`",
+    ),
     "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),
     "table2": ("the rows of Table 2 on smallNORB", "`emcaps experiment table2`"),
     "three-iterations": (
         "1, 2 and 3 iterations, and softer routing ([page](../docs/three-iterations.md))",
         "`emcaps experiment iterations`",
+    ),
+    "viewpoints-toys": (
+        "novel viewpoints, short runs on toys ([page](../docs/viewpoints.md))",
+        "`emcaps experiment viewpoints`",
     ),
     "weights": (
         "what the networks in the package answer, and their routing",

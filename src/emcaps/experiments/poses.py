@@ -127,7 +127,7 @@ def measure_poses(
     train, test = (_computed(network, config, examples, place) for examples in chosen)
     readouts = {kind: _read(train, test, kind) for kind in kinds_of(train.features)}
     found: dict[str, Any] = {
-        "name": Path(name).name,
+        "name": label_of(name),
         "network": config.network.kind,
         "dataset": config.data.dataset,
         "split": config.data.split,
@@ -139,6 +139,12 @@ def measure_poses(
         found["by class"] = {name: _mean([scores]) for name, scores in readouts["pose"].items()}
         found |= _components(test)
     return found
+
+
+def label_of(name: str) -> str:
+    """A short name: of an experiment's run, its row and its seed; of any other, its last part."""
+    path = Path(name)
+    return f"{path.parent.name}-{path.name}" if path.name.startswith("seed") else path.name.removesuffix(".safetensors")
 
 
 def all_viewpoints(data: DataConfig) -> DataConfig:
@@ -282,6 +288,15 @@ def markdown_readouts(found: Sequence[Mapping[str, Any]]) -> str:
     return markdown_table(("network", "read from", *columns), readout_rows(found, columns), left=(0, 1))
 
 
+def markdown_classes(one: Mapping[str, Any]) -> str:
+    """What is read from the pose, class by class."""
+    rows = [
+        [name, *(f"{scores[column]['r2']:.2f} ({scores[column]['error']:.0f}°)" for column in (*NEW_TOYS, *SAME_TOY))]
+        for name, scores in one["by class"].items()
+    ]
+    return markdown_table(("class", *NEW_TOYS, *SAME_TOY), rows)
+
+
 def component_rows(one: Mapping[str, Any]) -> list[list[str]]:
     """Each number of the pose by its place in the matrix, and the mean over the classes of its absolute correlations:
     signs are left out because each class has a frame of its own."""
@@ -313,7 +328,7 @@ def draw_figures(found: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]
     paths = []
     for one in found:
         if "correlations" in one:
-            paths.append(folder / f"poses-{one['name'].removesuffix('.safetensors')}.png")
+            paths.append(folder / f"poses-{one['name']}.png")
             _draw(one, paths[-1])
     return paths
 
