@@ -35,7 +35,7 @@ MINUTE = {
     "data.crop": 16,
     "train.batch_size": 4,
 }
-MOST_GROWTH = {"process": 4 * 2**20, "GPU": 0}
+MOST_GROWTH = {"process": 16 * 2**20, "GPU": 0}
 """Bytes from the first look that counts to the last. A run on a GPU allocates the same at every step."""
 
 

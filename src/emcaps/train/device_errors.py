@@ -82,14 +82,16 @@ def _what_is_saved(folder: Path) -> str:
     return f"the run in {folder} is saved up to step {saved.step}, and nothing before that is lost"
 
 
-def explain_full_memory(error: RuntimeError, advance: Callable[[int], None], config: TrainConfig) -> Exception:
-    """The error to raise in place of one that a training step raised; the same one if memory was not the reason.
+def explain_full_memory(
+    error: RuntimeError, advance: Callable[[int], None], config: TrainConfig
+) -> BatchTooLargeError | None:
+    """The error to raise in place of one that a training step raised; None if memory was not the reason.
 
     Halves of the batch are tried until one fits. The state of the run stays as it was before the step.
     """
     step = advance.step if isinstance(advance, GraphedStep) else advance
     if not is_out_of_memory(error) or not isinstance(step, TrainingStep):
-        return error
+        return None
     traceback.clear_frames(error.__traceback__)  # which hold the tensors of the step that failed
     memory = _memory(step.images.device)
     size = distributed.size()

@@ -176,7 +176,9 @@ def train(
             try:
                 advance(step)
             except RuntimeError as error:
-                raise explain_full_memory(error, advance, config.train) from error
+                if (explained := explain_full_memory(error, advance, config.train)) is not None:
+                    raise explained from error
+                raise
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:
