@@ -40,10 +40,10 @@ def main() -> None:
         judged = suite.run(cases, scenarios, given.seed, folder, given.jobs, given.seconds)
     counts = suite.counts_of(judged)
     bad = [one for one in judged if one.outcome in suite.BAD]
-    kills = sum(one.case.fault in (*suite.KILLS, *suite.AFTER_A_KILL) for one in judged)
+    kills = sum(one.killed for one in judged)
     print(suite.table(counts))
     seconds = time.monotonic() - started
-    print(f"{len(judged):,} of {len(cases):,} cases, {kills:,} of them kills, in {seconds:.0f} s, {len(bad)} bad")
+    print(f"{len(judged):,} of {len(cases):,} cases, {kills:,} of them killed, in {seconds:.0f} s, {len(bad)} bad")
     for one in bad:
         print(f"--seed {given.seed} --only '{one.case}'  {one.outcome}: {' '.join(one.message.split())[:300]}")
     if given.record:

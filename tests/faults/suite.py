@@ -76,6 +76,8 @@ class Judged(NamedTuple):
     case: Case
     outcome: str
     message: str
+    killed: bool
+    """Whether a signal ended the command: a kill may come after the end, and a limit be larger than every file."""
 
 
 def all_cases(scenarios: Sequence[Scenario]) -> list[Case]:
@@ -111,7 +113,7 @@ def run(
         raise RuntimeError("a process of the suite itself failed: see its error above")
     lines = [line for path in sorted(folder.glob("worker-*/judged.jsonl")) for line in path.read_text().splitlines()]
     found = [json.loads(line) for line in lines]
-    return [Judged(Case(*case), outcome, message) for case, outcome, message in found]
+    return [Judged(Case(*case), *rest) for case, *rest in found]
 
 
 def _work(cases: Sequence[Case], scenarios: Sequence[Scenario], seed: int, folder: Path, deadline: float) -> None:
@@ -121,18 +123,23 @@ def _work(cases: Sequence[Case], scenarios: Sequence[Scenario], seed: int, folde
         for case in cases:
             if time.monotonic() > deadline:
                 return
-            outcome, message = judge(case, by_name[case.scenario], seed, folder / "case")
-            file.write(json.dumps([case, outcome, message]) + "\n")
+            file.write(json.dumps(judge(case, by_name[case.scenario], seed, folder / "case")) + "\n")
             shutil.rmtree(folder / "case")
 
 
-def judge(case: Case, scenario: Scenario, seed: int, folder: Path) -> tuple[str, str]:
-    """The outcome of one case, and a message that says more."""
+def judge(case: Case, scenario: Scenario, seed: int, folder: Path) -> Judged:
+    """Disturb a command, mend what it leaves, and compare."""
     rng = random.Random(f"{seed} {case}")
     work = folder / "work"
     folder.mkdir()
     shutil.copytree(scenario.template, work)
     ended = _disturb(case, scenario, rng, work)
+    outcome, message = _outcome(case, scenario, ended, work)
+    return Judged(case, outcome, message, any(one.status < 0 for one in ended))
+
+
+def _outcome(case: Case, scenario: Scenario, ended: list[Ended], work: Path) -> tuple[str, str]:
+    """What became of a disturbed command, and a message that says more."""
     if wrong := _badly_ended(ended, case.fault):
         return wrong
     if scenario.name in DATA_SETS and (wrong := _mixed_set(work, scenario, case.fault in DAMAGES)):

@@ -83,8 +83,8 @@ def test_a_command_that_ends_badly_is_found(end, fault, outcome):
 
 
 def test_counts_are_by_fault_and_add_up():
-    judged = [Judged(Case("train", KILL, number), CLEAN, "") for number in range(3)]
-    counts = counts_of([*judged, Judged(Case("import", "file removed", 0), REFUSED, "")])
+    judged = [Judged(Case("train", KILL, number), CLEAN, "", True) for number in range(3)]
+    counts = counts_of([*judged, Judged(Case("import", "file removed", 0), REFUSED, "", False)])
     assert counts[KILL][CLEAN] == 3
     assert counts["file removed"][REFUSED] == 1
     assert table(counts).splitlines()[-1].split()[:3] == ["all", "3", "1"]
