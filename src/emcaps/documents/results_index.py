@@ -13,7 +13,7 @@ FOLDERS = {
     "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
-    "gpu-tests": ("the tests that need or use a GPU", "`pytest`"),
+    "gpu-tests": ("the tests that need or use a GPU", "`make gpu-test`"),
     "other-data": (
         "MNIST and Fashion-MNIST by the small network ([page](../docs/other-data.md))",
         "`emcaps experiment other-data`",
@@ -26,6 +26,10 @@ FOLDERS = {
     "poses": (
         "the viewpoint, read from class capsules ([page](../docs/poses.md))",
         "`emcaps experiment poses`, `emcaps train`",
+    ),
+    "robustness": (
+        "damaged files, disturbed commands, memory of long runs ([page](../docs/robustness.md))",
+        "`make fuzz`, `make faults`",
     ),
     "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),
     "table2": ("the rows of Table 2 on smallNORB", "`emcaps experiment table2`"),
