@@ -115,20 +115,22 @@ def test_the_table_says_how_many_runs_got_there():
 
 
 @pytest.mark.parametrize(
-    ("split", "angle", "expected"),
+    ("split", "tested", "expected"),
     [
-        ("azimuth", 340, 0),
-        ("azimuth", 60, 20),
-        ("azimuth", 180, 120),
-        ("azimuth", 280, 20),
-        ("azimuth-validation", 40, 20),
-        ("elevation", 40, 0),
-        ("elevation", 70, 30),
-        ("elevation-validation", 40, 5),
+        ("azimuth", range(0, 360, 20), {340: 0, 60: 20, 180: 120, 200: 100, 280: 20}),
+        ("azimuth", range(0, 360, 40), {320: 0, 80: 40, 200: 120, 280: 40}),  # toys --quick has neither 300 nor 340
+        ("azimuth-validation", range(0, 360, 20), {20: 0, 40: 20, 300: 20}),
+        ("elevation", range(30, 75, 5), {40: 0, 70: 30}),
+        ("elevation", (30, 50, 70), {30: 0, 50: 20, 70: 40}),
+        ("elevation-validation", (30, 35, 40), {35: 0, 40: 5}),
     ],
 )
-def test_the_distance_is_that_of_the_nearest_trained_view(split, angle, expected):
-    assert viewpoint_errors.distance(split, angle) == expected
+def test_the_distance_is_that_of_the_nearest_view_that_was_trained(split, tested, expected):
+    kind = split.removesuffix("-validation")
+    views = {"azimuth": 0, "elevation": 30, "images": 1, "wrong": 0}
+    found = [ViewpointErrors(**(views | {kind: angle})) for angle in tested]
+    trained = viewpoint_errors.trained_angles(found, split)
+    assert {angle: viewpoint_errors.distance(kind, angle, trained) for angle in expected} == expected
 
 
 def test_errors_are_counted_by_viewpoint_over_both_cameras():
@@ -138,7 +140,7 @@ def test_errors_are_counted_by_viewpoint_over_both_cameras():
     assert found == [ViewpointErrors(30, 0, 4, 1), ViewpointErrors(70, 340, 2, 1)]
     assert viewpoint_errors.error_by_angle(found, "azimuth") == {0: 25, 340: 50}
     assert viewpoint_errors.error_by_distance(found, "azimuth") == {0: pytest.approx(100 / 3)}
-    assert viewpoint_errors.error_by_distance(found, "elevation") == {0: 25, 30: 50}
+    assert viewpoint_errors.error_by_distance(found, "elevation") == {0: 25, 40: 50}
 
 
 def test_what_was_counted_is_read_again_and_a_damaged_file_is_named(tmp_path):
@@ -166,14 +168,14 @@ def test_the_command_trains_measures_and_draws(all_views, tmp_path, short_rows, 
         (one,) = viewpoints.finished(viewpoints.rows_on("toys", validation=validation), [row], runs)[row]
         last = viewpoints.errors_of(one)[-1]
         split = "azimuth-validation" if validation else "azimuth"
-        by_distance = {True: [0, 0], False: [0, 0]}
+        by_kind = {True: [0, 0], False: [0, 0]}
         for here in counted:
-            both = by_distance[viewpoint_errors.distance(split, here.azimuth) == 0]
+            both = by_kind[here.azimuth in viewpoint_errors.trained_angles(counted, split)]
             both[0] += here.wrong
             both[1] += here.images
         # The counts add up to the two errors that training itself evaluated.
-        assert 100 * by_distance[True][0] / by_distance[True][1] == pytest.approx(last.familiar)
-        assert 100 * by_distance[False][0] / by_distance[False][1] == pytest.approx(last.novel)
+        assert 100 * by_kind[True][0] / by_kind[True][1] == pytest.approx(last.familiar)
+        assert 100 * by_kind[False][0] / by_kind[False][1] == pytest.approx(last.novel)
         assert len(one.familiar_curve) == len(one.curve) == 2
     # Recorded copies have no weights, and are shown and drawn again as they are.
     for weights in runs.rglob("*.safetensors"):

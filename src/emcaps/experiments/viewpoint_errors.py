@@ -19,6 +19,7 @@ from emcaps.data.tensors import to_tensors
 from emcaps.experiments.records import Record
 from emcaps.files import atomic_write, read_json, write_json
 from emcaps.report.figures import new_figure
+from emcaps.report.progress import counting_bar
 from emcaps.train import load_network
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import answers, images_at_a_time
@@ -55,21 +56,24 @@ def count_errors(given: Any, examples: Examples) -> list[ViewpointErrors]:
 
 def measure_viewpoints(records: Sequence[Record], device: str, data_folder: Path | None) -> None:
     """Write viewpoints.json for the runs that have weights and lack it."""
-    missing = [run for run in records if not (run.folder / VIEWPOINTS).exists() and (run.folder / WEIGHTS).exists()]
-    place = start_work(device) if missing else None
-    for run in missing:
-        assert place is not None
+    place = start_work(device)
+    for run in records:
+        if (run.folder / VIEWPOINTS).exists() or not (run.folder / WEIGHTS).exists():
+            continue
         network, config, step = load_network(run.folder / WEIGHTS, place)
         found = []
-        for examples in load_tested(config.data, data_folder).values():
+        for part, examples in load_tested(config.data, data_folder).items():
             images, _ = to_tensors(examples, config.data.view, place)
-            given = answers(
-                network,
-                images,
-                crop=config.data.crop,
-                standardised=config.data.standardise,
-                batch_size=images_at_a_time(config, place),
-            )
+            name = f"{run.folder.parent.name}, seed {run.seed}, {part} viewpoints"
+            with counting_bar(name, "images") as show:
+                given = answers(
+                    network,
+                    images,
+                    crop=config.data.crop,
+                    standardised=config.data.standardise,
+                    batch_size=images_at_a_time(config, place),
+                    on_progress=show,
+                )
             found += count_errors(given.cpu(), examples)
         write_viewpoints(run.folder / VIEWPOINTS, found, step)
 
@@ -99,10 +103,16 @@ def read_viewpoints(folder: Path) -> list[ViewpointErrors]:
     return found
 
 
-def distance(split: str, angle: int) -> int:
-    """Degrees from this azimuth or elevation to the nearest one that the split trains on."""
+def trained_angles(found: Sequence[ViewpointErrors], split: str) -> list[int]:
+    """The azimuths or elevations, among those that were tested, that the split trains on."""
     kind = turned(split)
-    apart = [abs(angle - degrees(kind, code)) for code in trained_viewpoints(split)]
+    trained = {degrees(kind, code) for code in trained_viewpoints(split)}
+    return sorted(trained & {getattr(one, kind) for one in found})
+
+
+def distance(kind: str, angle: int, trained: Sequence[int]) -> int:
+    """Degrees from this azimuth or elevation to the nearest one of those that were trained."""
+    apart = [abs(angle - other) for other in trained]
     return min(min(one, 360 - one) if kind == "azimuth" else one for one in apart)
 
 
@@ -113,7 +123,8 @@ def error_by_angle(found: Sequence[ViewpointErrors], kind: str) -> dict[int, flo
 
 def error_by_distance(found: Sequence[ViewpointErrors], split: str) -> dict[int, float]:
     """The error in percent by degrees from the nearest trained viewpoint; 0 are the familiar ones."""
-    return _error_by(found, lambda one: distance(split, getattr(one, turned(split))))
+    kind, trained = turned(split), trained_angles(found, split)
+    return _error_by(found, lambda one: distance(kind, getattr(one, kind), trained))
 
 
 def _error_by(found: Sequence[ViewpointErrors], key: Any) -> dict[int, float]:
@@ -161,7 +172,7 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
             left.bar(places, list(by_angle.values()), width, **look)
         by_distance = mean_of([error_by_distance(run, split) for run in runs])
         right.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
-    _label(left, right, kind, [degrees(kind, code) for code in trained_viewpoints(split)])
+    _label(left, right, kind, trained_angles(next(iter(measured.values()))[0], split))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
     return True
