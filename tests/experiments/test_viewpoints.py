@@ -106,7 +106,7 @@ def test_the_table_says_how_many_runs_got_there():
         "quick-elevation-cnn": [record([1, 1], [2, 2])],
     }
     assert viewpoints.matched_rows(found, rows) == [
-        [CAPSULES, "tiny-cnn", "CNN, 1 of 2", "5.0", "4.0", "30.0", "40.0"],
+        [CAPSULES, "tiny-cnn", "CNN", "1 of 2", "5.0", "4.0", "30.0", "40.0"],
     ]
     assert [row[0] for row in viewpoints.last_step_rows(found, rows)] == list(found)
     assert f"[{CAPSULES}](runs/{CAPSULES}) | 18,382 | 1 | 5.0 | 30.0 |" in viewpoints.markdown_last_step(

@@ -107,6 +107,11 @@ def group_of(row: str) -> tuple[str, str]:
     return recipe, split
 
 
+def network_of(row: str) -> str:
+    """The network of a row, as NETWORKS calls it."""
+    return row.split("-", 2)[2]
+
+
 def run_viewpoints(
     runs: Path,
     console: Console,
@@ -128,7 +133,7 @@ def run_viewpoints(
         for records in finished(rows, names, runs).values():
             measure_viewpoints(records, train.device, train.data_folder)
     found = finished(rows, names, runs)
-    for table in (_last_step_table(found, rows), _matched_table(found, rows)):
+    for table in (_last_step_table(found, rows), *_matched_tables(found, rows)):
         console.print(table)
     link = runs_link(runs)
     print(markdown_last_step(found, rows, link), markdown_matched(found, rows, link), sep="\n\n")
@@ -192,7 +197,7 @@ def _parameters(config: RunConfig) -> int:
 
 
 def matched_rows(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig]) -> list[list[str]]:
-    """Both rows, which one was stopped, how many of its runs got there, and the errors of both."""
+    """The capsules' row and the CNN, which of both was stopped, how many of its runs got there, and both's errors."""
     cells = []
     for row, capsules in found.items():
         for other, cnn in found.items():
@@ -200,18 +205,18 @@ def matched_rows(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunCo
             if capsules and cnn and kinds == ("capsules", "cnn") and group_of(row) == group_of(other):
                 both = match(capsules, cnn)
                 early, runs = (both.capsules, capsules) if both.stopped == "capsules" else (both.cnn, cnn)
-                reached = f"{both.stopped}, {len(early)} of {len(runs)}"
-                shown = [
-                    spread([getattr(one, key) for one in each], 1) if each else "-"
-                    for key in ("familiar", "novel")
-                    for each in (both.capsules, both.cnn)
-                ]
-                cells.append([row, other.split("-", 2)[2], reached, *shown])
+                sides = (both.capsules, both.cnn)
+                familiar = [f"{statistics.fmean(one.familiar for one in each):.1f}" if each else "-" for each in sides]
+                novel = [spread([one.novel for one in each], 1) if each else "-" for each in sides]
+                cells.append([row, network_of(other), both.stopped, f"{len(early)} of {len(runs)}", *familiar, *novel])
     return cells
 
 
 LAST_STEP = ("row", "parameters", "runs", "familiar", "novel")
-MATCHED = ("capsules", "CNN", "stopped early", "familiar, capsules", "CNN", "novel, capsules", "CNN")
+MATCHED = (
+    *("capsules", "CNN", "stopped early", "runs"),
+    *("familiar, capsules", "familiar, CNN", "novel, capsules", "novel, CNN"),
+)
 
 
 def markdown_last_step(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig], link: str) -> str:
@@ -230,9 +235,16 @@ def _last_step_table(found: Mapping[str, Sequence[Record]], rows: Mapping[str, R
     return _table("Last step: error on test instances, %", LAST_STEP, last_step_rows(found, rows), 1)
 
 
-def _matched_table(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig]) -> Table:
-    title = "Matched: where both are equally good on familiar viewpoints, error on test instances, %"
-    return _table(title, tuple(name.replace(", ", ",\n") for name in MATCHED), matched_rows(found, rows), 3)
+def _matched_tables(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig]) -> list[Table]:
+    """One for each recipe and split, so that they fit into 80 columns."""
+    groups: dict[tuple[str, str], list[list[str]]] = {}
+    for row, *cells in matched_rows(found, rows):
+        groups.setdefault(group_of(row), []).append([network_of(row), *cells])
+    header = tuple(name.replace(", ", ",\n").replace("stopped ", "stopped\n") for name in MATCHED)
+    return [
+        _table(f"{recipe}, {split}, where both are equally good on familiar viewpoints: error, %", header, each, 3)
+        for (recipe, split), each in groups.items()
+    ]
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> Table:
