@@ -143,6 +143,11 @@ def test_a_set_without_viewpoints_is_refused(tmp_path):
         poses.measure_poses(str(tmp_path / "run"), device="cpu")
 
 
+def test_what_rounds_to_zero_has_no_sign():
+    assert poses._cell({"r2": -0.004, "error": 89.6}) == "0.00 (90°)"
+    assert poses._cell({"r2": -0.106, "error": 4.4}) == "-0.11 (4°)"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("small-stereo", "small-stereo"), ("runs/it2/seed4", "it2-seed4"), ("a/b.safetensors", "b"), ("a/run", "run")],

@@ -266,11 +266,16 @@ def readout_rows(found: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> 
         [
             one["name"] if number == 0 else "",
             kind,
-            *(f"{scores[column]['r2']:.2f} ({scores[column]['error']:.0f}°)" for column in columns),
+            *(_cell(scores[column]) for column in columns),
         ]
         for one in found
         for number, (kind, scores) in enumerate(one["readouts"].items())
     ]
+
+
+def _cell(score: Mapping[str, float]) -> str:
+    """R² and, in brackets, the error; what rounds to zero has no sign."""
+    return f"{round(score['r2'], 2) + 0.0:.2f} ({score['error']:.0f}°)"
 
 
 def readout_table(found: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str) -> Table:
@@ -291,7 +296,7 @@ def markdown_readouts(found: Sequence[Mapping[str, Any]]) -> str:
 def markdown_classes(one: Mapping[str, Any]) -> str:
     """What is read from the pose, class by class."""
     rows = [
-        [name, *(f"{scores[column]['r2']:.2f} ({scores[column]['error']:.0f}°)" for column in (*NEW_TOYS, *SAME_TOY))]
+        [name, *(_cell(scores[column]) for column in (*NEW_TOYS, *SAME_TOY))]
         for name, scores in one["by class"].items()
     ]
     return markdown_table(("class", *NEW_TOYS, *SAME_TOY), rows)

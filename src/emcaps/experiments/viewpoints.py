@@ -240,7 +240,7 @@ def _matched_tables(found: Mapping[str, Sequence[Record]], rows: Mapping[str, Ru
     groups: dict[tuple[str, str], list[list[str]]] = {}
     for row, *cells in matched_rows(found, rows):
         groups.setdefault(group_of(row), []).append([network_of(row), *cells])
-    header = tuple(name.replace(", ", ",\n").replace("stopped ", "stopped\n") for name in MATCHED)
+    header = ("capsules", "CNN", "stopped", "runs", "familiar", "CNN", "novel", "CNN")
     return [
         _table(f"{recipe}, {split}, where both are equally good on familiar viewpoints: error, %", header, each, 3)
         for (recipe, split), each in groups.items()
