@@ -37,6 +37,7 @@ FOLDERS = {
         "1, 2 and 3 iterations, and softer routing ([page](../docs/three-iterations.md))",
         "`emcaps experiment iterations`",
     ),
+    "toys": ("the network of the explorer, trained on toys", "`emcaps train`"),
     "viewpoints-toys": (
         "novel viewpoints, short runs on toys ([page](../docs/viewpoints.md))",
         "`emcaps experiment viewpoints`",
