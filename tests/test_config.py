@@ -161,8 +161,8 @@ def test_recorded_runs_are_read(path):
     """Whatever their settings were called then; every twentieth will do."""
     recorded = json.loads(path.read_text())["train"]
     train = RunConfig.from_json(path.read_text()).train
-    assert train.margin_schedule == recorded.get("margin", "sigmoid")
-    assert train.learning_rate_schedule == recorded.get("decay", "exponential")
+    assert train.margin_schedule == recorded.get("margin_schedule", recorded.get("margin", "sigmoid"))
+    assert train.learning_rate_schedule == recorded.get("learning_rate_schedule", recorded.get("decay", "exponential"))
     assert (train.steps, train.seed) == (recorded["steps"], recorded["seed"])
 
 
