@@ -169,3 +169,26 @@ def test_a_network_that_no_memory_holds_is_refused(config, image_size):
     """Such as one that the header of a stranger's weights asks for."""
     with pytest.raises(ValueError, match=r"would have [\d,]+ parameters, more than the .* choose fewer channels"):
         build_network(config, 1, image_size)
+
+
+@pytest.mark.parametrize("pose_scale", [0.0, 0.5])
+def test_class_logits_are_the_inputs_of_the_logistic_functions(pose_scale):
+    torch.manual_seed(0)
+    config = NetworkConfig(
+        conv_channels=4, primary_types=2, conv1_types=3, conv2_types=3, pose_scale=pose_scale, input="as_given"
+    )
+    network, images = MatrixCapsNet(config), torch.randn(3, 1, 20, 20)
+    torch.testing.assert_close(network.class_logits(images).sigmoid(), network(images).activation)
+
+
+def test_class_logits_have_a_gradient_where_activations_are_rounded_to_1():
+    torch.manual_seed(0)
+    config = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=3, input="as_given")
+    network = MatrixCapsNet(config)
+    torch.nn.init.constant_(network.class_caps.beta_a, 1e4)
+    images = torch.randn(1, 1, 20, 20, requires_grad=True)
+    assert torch.equal(network(images).activation, torch.ones(1, 5))
+    (rounded,) = torch.autograd.grad(network(images).activation.sum(), images)
+    (found,) = torch.autograd.grad(network.class_logits(images).sum(), images)
+    assert not rounded.any()
+    assert found.abs().sum() > 0

@@ -216,3 +216,56 @@ def other_data(
     how = _training(train, seed, seeds, 3, jobs, device, folder)
     with interruption(RESUMES):
         run_other_data(runs, wide_console(), rows or list(ROWS), train=how)
+
+
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment attack small-mono --images 50 --epsilon 0.1 --targeted 0.1 --pgd-steps 10 --starts 1",
+        "emcaps experiment attack runs/capsules runs/cnn --json attack.json --figure attack.png",
+    )
+)
+def attack(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Networks that come with emcaps, run folders or .safetensors files.",
+            metavar="RUN...",
+        ),
+    ],
+    images: Annotated[int, typer.Option(help="How many test images.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option(help="Chooses images, random signs and random starts.", min=0)] = 0,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Size of untargeted attacks, in standard deviations of an image; may be repeated (default: seven "
+            "sizes from 0.02 to 0.5).",
+            show_default=False,
+        ),
+    ] = None,
+    targeted: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Size of targeted attacks; may be repeated (default: five sizes from 0.05 to 0.25).",
+            show_default=False,
+        ),
+    ] = None,
+    bim_steps: Annotated[int, typer.Option(help="Steps of BIM.", min=1)] = 10,
+    pgd_steps: Annotated[int, typer.Option(help="Steps of PGD.", min=1)] = 40,
+    starts: Annotated[int, typer.Option(help="Random starts of PGD.", min=1)] = 3,
+    json: Annotated[Path | None, typer.Option(help="Write everything that was measured here.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy against epsilon to this PNG.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Attack trained networks: FGSM, BIM, PGD, random signs and images that were made for another network.
+
+    A GPU takes minutes. On a CPU, name a few sizes, fewer images and fewer steps.
+    """
+    from emcaps.experiments.attack import AttackSettings, run_attack
+
+    settings = AttackSettings(images, seed, bim_steps=bim_steps, pgd_steps=pgd_steps, starts=starts)
+    if epsilon:
+        settings = settings._replace(epsilons=sorted(set(epsilon)))
+    if targeted:
+        settings = settings._replace(targeted=sorted(set(targeted)))
+    run_attack(runs, wide_console(), settings, json=json, figure=figure, device=device, data_folder=folder)

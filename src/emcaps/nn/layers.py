@@ -22,7 +22,7 @@ from emcaps.routing import (
 )
 from emcaps.routing.checks import checked_options
 from emcaps.routing.geometry import as_pair
-from emcaps.routing.settings import RoutingOptions
+from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
 
 def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:
@@ -151,6 +151,17 @@ class ClassCaps(nn.Module):
     def trace(self, children: RoutingOutput) -> RoutingTrace:
         """Route as `forward` does, and keep every iteration."""
         return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+
+    def logits(self, children: RoutingOutput) -> Tensor:
+        """(B, classes): the inputs of the logistic functions that give the activations.
+
+        The reference routes, whatever the layer's own implementation, because it alone keeps the costs.
+        """
+        routing: RoutingOptions = {**self.routing, "impl": "reference"}
+        last = class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **routing)[-1]
+        iterations = routing.get("iterations", DEFAULTS.iterations)
+        final_lambda = routing.get("final_lambda", DEFAULTS.final_lambda)
+        return routing_lambda(iterations - 1, final_lambda) * (self.beta_a - last.cost)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"

@@ -127,6 +127,17 @@ class MatrixCapsNet(Classifier):
             capsules = RoutingOutput(traces[-1][-1].mean, traces[-1][-1].activation)
         return NetworkTrace(primary, *traces)
 
+    def class_logits(self, images: Tensor) -> Tensor:
+        """(B, classes): the inputs of the logistic functions whose values `forward` gives as activations.
+
+        They keep the order of the activations and never saturate: float32 rounds the logistic function to 1 beyond 17,
+        and its gradient to 0.
+        """
+        capsules = self._primary(images)
+        for number, layer in enumerate(self.routed[:-1]):
+            capsules = layer(self._scaled(capsules, number))
+        return self.class_caps.logits(self._scaled(capsules, len(self.routed) - 1))
+
     @torch.no_grad()
     def start_half_active(self, images: Tensor) -> None:
         """Set the betas, layer by layer, so that about half of the parents are active on these images.
