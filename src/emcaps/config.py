@@ -130,6 +130,8 @@ class NetworkConfig:
     """The convolutional capsule layers, first to last; an empty list joins the primary capsules to the classes. A list
     of dicts or texts, and a text such as "16:5:2, 32:3:2, 16", are read as well. None means the paper's two, with
     conv1_types and conv2_types, which are 0 otherwise."""
+    coordinate_scale: float = 1.0
+    """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
@@ -146,7 +148,7 @@ class NetworkConfig:
             for name, value in {"layers": _read_layers(self.layers), "conv1_types": 0, "conv2_types": 0}.items():
                 object.__setattr__(self, name, value)
         _check_numbers(self, "network", "at least 2", "classes")
-        _check_numbers(self, "network", "finite", "weight_identity")
+        _check_numbers(self, "network", "finite", "weight_identity", "coordinate_scale")
         _check_numbers(self, "network", "positive and finite", "final_lambda")
         floats = ("variance_floor", "weight_noise", "pose_scale", "class_scale")
         _check_numbers(self, "network", "zero or more, and finite", *floats)

@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 
+from emcaps import RoutingOutput, class_routing
 from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.nn import BaselineCNN, MatrixCapsNet, NetworkTrace, build_network, spread_loss
 from emcaps.nn.summary import count_parameters
@@ -169,6 +170,30 @@ def test_a_network_that_no_memory_holds_is_refused(config, image_size):
     """Such as one that the header of a stranger's weights asks for."""
     with pytest.raises(ValueError, match=r"would have [\d,]+ parameters, more than the .* choose fewer channels"):
         build_network(config, 1, image_size)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_coordinates_can_be_left_out(impl):
+    torch.manual_seed(0)
+    network = MatrixCapsNet(dataclasses.replace(TINY, coordinate_scale=0.0, impl=impl))
+    images = torch.randn(2, 1, 20, 20)
+    assert network.class_caps.coordinate_scale == 0
+    capsules = network.trace(images)[-2][-1]
+    children = RoutingOutput(capsules.mean, capsules.activation)
+    expected = class_routing(
+        *children,
+        network.class_caps.weight,
+        network.class_caps.beta_u,
+        network.class_caps.beta_a,
+        iterations=2,
+        coordinate_scale=0,
+        impl="reference",
+    )
+    torch.testing.assert_close(network(images).pose, expected.pose, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(network.trace(images)[-1][-1].mean, expected.pose, rtol=1e-4, atol=1e-5)
+    with_coordinates = MatrixCapsNet(TINY)
+    with_coordinates.load_state_dict(network.state_dict())
+    assert not torch.allclose(with_coordinates(images).pose, expected.pose, atol=1e-2)
 
 
 @pytest.mark.parametrize("pose_scale", [0.0, 0.5])

@@ -99,6 +99,7 @@ def brute_force_class(
     variance_floor: float = 1e-4,
     data_scaling: str = "mean",
     competition: str = "all",
+    coordinate_scale: float = 1.0,
 ) -> list[Step]:
     """Every iteration of the class layer: all parents are at (0, 0), and votes include the child's scaled position."""
     batch, height, width, child_types = activation.shape
@@ -112,8 +113,8 @@ def brute_force_class(
         for y in range(height):
             for x in range(width):
                 place = torch.zeros(4, 4, dtype=pose.dtype)
-                place[0, 3] = (y + 0.5) / height
-                place[1, 3] = (x + 0.5) / width
+                place[0, 3] = coordinate_scale * (y + 0.5) / height
+                place[1, 3] = coordinate_scale * (x + 0.5) / width
                 for i in range(child_types):
                     for o in range(parent_types):
                         child, parent = (y, x, i), (0, 0, o)

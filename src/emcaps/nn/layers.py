@@ -20,7 +20,7 @@ from emcaps.routing import (
     conv_routing,
     conv_routing_trace,
 )
-from emcaps.routing.checks import checked_options
+from emcaps.routing.checks import check_coordinate_scale, checked_options
 from emcaps.routing.geometry import as_pair
 from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
@@ -134,23 +134,34 @@ class ConvCaps(nn.Module):
 
 
 class ClassCaps(nn.Module):
-    """One capsule per class, reading every child at every position through matrices shared over positions."""
+    """One capsule per class, reading every child at every position through matrices shared over positions.
+
+    The child's position, times `coordinate_scale`, is added to its votes.
+    """
 
     def __init__(
-        self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.05, **routing: Unpack[RoutingOptions]
+        self,
+        in_types: int,
+        classes: int,
+        identity: float = 1.0,
+        noise: float = 0.05,
+        coordinate_scale: float = 1.0,
+        **routing: Unpack[RoutingOptions],
     ) -> None:
         super().__init__()
         self.routing = checked_options(routing)
+        self.coordinate_scale = check_coordinate_scale(coordinate_scale)
         self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise))
         self.beta_u = nn.Parameter(torch.zeros(classes))
         self.beta_a = nn.Parameter(torch.zeros(classes))
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
-        return class_routing(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+        scale = self.coordinate_scale
+        return class_routing(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
         """Route as `forward` does, and keep every iteration."""
-        return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+        return self._trace(children, self.routing)
 
     def logits(self, children: RoutingOutput) -> Tensor:
         """(B, classes): the inputs of the logistic functions that give the activations.
@@ -158,10 +169,14 @@ class ClassCaps(nn.Module):
         The reference routes, whatever the layer's own implementation, because it alone keeps the costs.
         """
         routing: RoutingOptions = {**self.routing, "impl": "reference"}
-        last = class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **routing)[-1]
+        last = self._trace(children, routing)[-1]
         iterations = routing.get("iterations", DEFAULTS.iterations)
         final_lambda = routing.get("final_lambda", DEFAULTS.final_lambda)
         return routing_lambda(iterations - 1, final_lambda) * (self.beta_a - last.cost)
+
+    def _trace(self, children: RoutingOutput, routing: RoutingOptions) -> RoutingTrace:
+        scale = self.coordinate_scale
+        return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **routing)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"

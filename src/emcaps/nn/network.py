@@ -100,8 +100,10 @@ class MatrixCapsNet(Classifier):
         self.routed_names = tuple(layer.name for layer in layers)
         for name, child_types, parent_types, kernel, stride in layers:
             types = (child_types, parent_types)
-            layer = ConvCaps(*types, kernel, stride, **settings) if kernel else ClassCaps(*types, **settings)
-            self.add_module(name, layer)
+            if kernel:
+                self.add_module(name, ConvCaps(*types, kernel, stride, **settings))
+            else:
+                self.add_module(name, ClassCaps(*types, coordinate_scale=config.coordinate_scale, **settings))
         if config.pose_scale:
             gains = [config.pose_scale] * (len(layers) - 1) + [config.class_scale or config.pose_scale]
             self.pose_gain = nn.Parameter(torch.tensor(gains))

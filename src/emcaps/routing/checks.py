@@ -34,6 +34,12 @@ def check_settings(
     return RoutingSettings(int(iterations), float(final_lambda), float(variance_floor), data_scaling, competition)
 
 
+def check_coordinate_scale(coordinate_scale: float) -> float:
+    if not _is_finite_number(coordinate_scale):
+        raise ValueError(f"coordinate_scale must be a finite number, not {coordinate_scale!r}: 1 is usual, 0 is off")
+    return float(coordinate_scale)
+
+
 def checked_options(options: RoutingOptions) -> RoutingOptions:
     """Check the options of a layer when the layer is made, not only when it first runs; return them."""
     for name in options:

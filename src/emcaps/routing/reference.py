@@ -77,13 +77,14 @@ def class_routing_steps(
     beta_u: Tensor,
     beta_a: Tensor,
     settings: RoutingSettings,
+    coordinate_scale: float = 1.0,
 ) -> Iterator[RoutingStep]:
     """Route a class layer, yielding each iteration. Shapes as in `class_routing`, checked by the caller."""
     _, height, width, child_types = activation.shape
     classes = weight.shape[1]
 
     votes = torch.einsum("bhwcij,cojk->bhwcoik", pose, weight)
-    votes = votes + scaled_positions(height, width, pose)[:, :, None, None]
+    votes = votes + coordinate_scale * scaled_positions(height, width, pose)[:, :, None, None]
     start = torch.full((1, height * width * child_types), 1 / classes, dtype=pose.dtype, device=pose.device)  # (1)
 
     for step in _em(
