@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 INTERPRETED := $(wildcard tests/routing/test_triton*.py)
 
-.PHONY: demo docs fuzz site test test-interpreted test-rest wheel-test lint setup clean
+.PHONY: demo docs faults fuzz gpu-test site test test-interpreted test-rest wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
@@ -28,6 +28,12 @@ test-rest: setup
 
 fuzz: setup  # damaged files of every kind, in minutes; `make test` has a short form
 	PYTHONPATH=tests $(BIN)/python -m fuzz
+
+faults: setup  # commands that are killed or refused by the system at every moment, in minutes; `make test` has a short form
+	PYTHONPATH=tests $(BIN)/python -m faults
+
+gpu-test:  # on a machine with a GPU: its tests, and their record; from the source alone, since such a machine may install nothing
+	PYTHONPATH=src:tests $(PYTHON) -m gpu_tests
 
 wheel-test:  # the built wheel in an empty environment, as a new user installs it
 	PYTHON=$(PYTHON) .ci/wheel-test

@@ -25,7 +25,7 @@ def chromium() -> Iterator[Any]:
     if playwright is None:
         import playwright.sync_api as playwright
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=list(QUIET))
+        browser = driver.chromium.launch(executable_path=program, args=list(QUIET), timeout=60_000)
         try:
             yield browser
         finally:

@@ -207,6 +207,65 @@ def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
     assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
 
 
+def _fail_after(monkeypatch, steps, error):
+    """Let a training step raise after so many whole ones."""
+    from emcaps.train.step import TrainingStep
+
+    work, done = TrainingStep.work, []
+
+    def failing(step):
+        if len(done) >= steps:
+            raise error
+        done.append(step)
+        work(step)
+
+    monkeypatch.setattr(TrainingStep, "work", failing)
+
+
+def test_a_lost_gpu_is_one_line_that_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
+    _fail_after(monkeypatch, 3, RuntimeError("CUDA error: unspecified launch failure\nand more lines"))
+    settings = (*TINY, "--set", "train.checkpoint_every=2")
+    status, _, err = emcaps("train", "tiny", "--steps", 5, "--run", "r", *settings)
+    assert status == 1
+    assert err.splitlines()[-1] == (
+        "emcaps: the GPU failed (CUDA error: unspecified launch failure), so what was computed since the last "
+        "checkpoint cannot be saved; the run in r is saved up to step 2, and nothing before that is lost; resume with: "
+        "emcaps train --resume r"
+    )
+
+
+def test_a_batch_that_does_not_fit_is_one_line_that_names_one_that_does(emcaps, data, tmp_path, monkeypatch):
+    import torch
+
+    _fail_after(monkeypatch, 0, torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."))
+    status, _, err = emcaps("train", "tiny", "--steps", 5, "--run", "r", *TINY)
+    assert status == 1
+    assert err.splitlines()[-1].startswith("emcaps: train.batch_size 8 does not fit into the memory of the GPU; 4 does")
+
+
+def test_a_lost_gpu_outside_of_training_is_one_line(emcaps, data, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nand more")
+
+    monkeypatch.setattr("emcaps.train.checkpoint.load", fail)
+    status, _, err = emcaps("eval", "small-mono")
+    assert status == 1
+    assert err == (
+        "emcaps: the GPU failed (CUDA error: uncorrectable ECC error encountered): start the command again, or use "
+        "--device cpu\n"
+    )
+
+
+def test_a_second_signal_stops_at_once_and_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
+    _fail_after(monkeypatch, 3, KeyboardInterrupt())
+    settings = (*TINY, "--set", "train.checkpoint_every=2")
+    status, _, err = emcaps("train", "tiny", "--steps", 5, "--run", "r", *settings)
+    assert status == 130
+    assert err.splitlines()[-1] == (
+        "emcaps: stopped at once; resume from its last checkpoint with: emcaps train --resume r"
+    )
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -31,7 +31,7 @@ class Yield(NamedTuple):
 @cache
 def yield_of(folder):
     if folder.is_file():
-        counts = re.findall(r"^tests/\S+ +(\d+) passed$", folder.read_text(encoding="utf-8"), re.M)
+        counts = re.findall(r"^tests/\S+ +(\d+) passed\b", folder.read_text(encoding="utf-8"), re.M)
         return Yield([], set(), sum(map(int, counts)))
     runs = sorted(path.parent for path in folder.rglob("config.json"))
     seeds: dict[tuple[str, str], list[float]] = {}

@@ -35,16 +35,31 @@ const jobs = {
   range({ shape, pose, activation, weight, betaU, betaA, settings }) {
     const layer = shape.kernel ? convLayer(shape) : classLayer(shape);
     const votes = votesOf(layer, pose, weight);
-    const result = { name: "layer", layer, steps: [], votes, activation: [], childActivation: activation, betaU, betaA };
+    const result = {
+      name: "layer",
+      layer,
+      steps: [],
+      votes,
+      activation: [],
+      childActivation: activation,
+      betaU,
+      betaA,
+    };
     const inputs = (dataScaling) => Array.from(range.labInputs(result, { ...settings, dataScaling }));
-    return { mean: inputs("mean"), none: inputs("none"), ranges: range.labRanges([{ name: "primary_caps" }, result], settings) };
+    return {
+      mean: inputs("mean"),
+      none: inputs("none"),
+      ranges: range.labRanges([{ name: "primary_caps" }, result], settings),
+    };
   },
   histogram({ inputs }) {
     return range.labHistogram(inputs);
   },
   meanData({ weights }) {
     const buffer = Buffer.from(weights, "base64");
-    const network = networkFrom(readWeights(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength)));
+    const network = networkFrom(
+      readWeights(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength)),
+    );
     return network.layers.map(meanData);
   },
 };

@@ -49,6 +49,7 @@ def page(browser, address):
     """The page, fresh; the test fails if anything went to the console or to the network."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(15_000)
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -255,3 +256,14 @@ def test_pictures_in_the_page_are_those_that_python_sees(page, pictures):
     assert (shown == pixels[(1 * 3 + 1) * 3 + 2].flatten()).all()
     expected = emcaps.load(NAME, impl="reference").predict(pixels[(1 * 3 + 1) * 3 + 2][None]).scores[0]
     torch.testing.assert_close(torch.tensor(scores(page)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_read_other_images_wait_for_a_picture(page, tmp_path):
+    config = preset("tiny").override({"data.channels": "3", "data.size": "20", "data.crop": "20"})
+    path = tmp_path / "colour.safetensors"
+    save_weights(path, build_network(config.network, 3), config, 0)
+    page.locator("#own-file").set_input_files(path)
+    page.locator("#message >> text=Drop a picture of your own").wait_for()
+    page.get_by_role("button", name="car", exact=True).first.click()
+    assert page.locator("#message").is_visible()
+    assert state(page, "s.network.channels") == 3

@@ -1,6 +1,7 @@
 """How the page is put together, and how it is written and served."""
 
 import re
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,7 +18,7 @@ from emcaps.explorer.pictures import given_images
 from emcaps.explorer.serve import page_server
 from emcaps.nn import build_network
 from emcaps.train.checkpoint import save_weights
-from explorer.twin import PAGE
+from explorer.twin import PAGE, node
 
 GREY = np.zeros((1, 1, 48, 48), np.uint8)
 
@@ -37,6 +38,13 @@ def test_the_script_holds_every_module_once_and_no_name_twice():
     assert sorted(set(names)) == sorted(names)
     for module in PAGE.glob("*.js"):
         assert module.read_text(encoding="utf-8").splitlines()[0] in code, module.name
+
+
+def test_the_script_can_be_read(tmp_path):
+    script = tmp_path / "page.mjs"
+    script.write_text(bundled("main"), encoding="utf-8")
+    done = subprocess.run([node(), "--check", str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_in_the_page_can_end_its_script(weights):

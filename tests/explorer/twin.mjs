@@ -9,7 +9,11 @@ const { dataFlow, networkFrom, runNetwork } = await from("network.js");
 const { readWeights } = await from("weights.js");
 
 const plain = (steps) =>
-  steps.map((step) => Object.fromEntries(["assignment", "mean", "variance", "cost", "activation"].map((key) => [key, Array.from(step[key])])));
+  steps.map((step) =>
+    Object.fromEntries(
+      ["assignment", "mean", "variance", "cost", "activation"].map((key) => [key, Array.from(step[key])]),
+    ),
+  );
 
 const jobs = {
   route({ shape, pose, activation, weight, betaU, betaA, settings }) {
@@ -26,7 +30,10 @@ const jobs = {
     again();
     const { user, system } = process.cpuUsage(started);
     return {
-      names: network.names, parameters: network.parameters, crop: Array.from(crop), milliseconds: (user + system) / 1000,
+      names: network.names,
+      parameters: network.parameters,
+      crop: Array.from(crop),
+      milliseconds: (user + system) / 1000,
       primary: { pose: Array.from(results[0].pose), activation: Array.from(results[0].activation) },
       flow: Array.from(dataFlow({ results }, 1, 0)),
       layers: results.slice(1).map(({ name, steps }) => ({ name, steps: plain(steps) })),

@@ -124,6 +124,12 @@ def run(
     return counts, bad
 
 
+def by_target(counts: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    """How many inputs of each target had each outcome."""
+    names = list(dict.fromkeys(name for name, _ in counts))
+    return {name: {outcome: counts[name, outcome] for outcome in (EQUAL, OTHER, REFUSED, *BAD)} for name in names}
+
+
 def table(counts: Counter[tuple[str, str]]) -> str:
     outcomes = (EQUAL, OTHER, REFUSED, *BAD)
     names = list(dict.fromkeys(name for name, _ in counts))

@@ -458,12 +458,29 @@ def test_a_machine_without_memory_is_not_taken_for_a_damaged_file(tmp_path, save
 
     for step in range(2):
         save(step, 2)
-    monkeypatch.setattr("safetensors.safe_open", no_memory)
+    monkeypatch.setattr("safetensors.torch.load", no_memory)
     with pytest.raises(RuntimeError, match="Cannot allocate memory"):
         load_newest(tmp_path / "checkpoint.safetensors")
     monkeypatch.setattr("builtins.open", fail_to_open)
     with pytest.raises(PermissionError):
         load_newest(tmp_path / "checkpoint.safetensors")
+
+
+def test_what_was_read_stays_as_it_was_when_the_file_changes(small_checkpoint):
+    """A mapped file would show the change, after its digest was checked, and end the process if it got shorter."""
+    path, _ = small_checkpoint
+    read = load(path).tensors
+    wanted = {name: tensor.clone() for name, tensor in read.items()}
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in read.items())
+
+
+def test_a_file_that_is_larger_than_memory_is_not_read(small_checkpoint, monkeypatch):
+    path, _ = small_checkpoint
+    monkeypatch.setattr("emcaps.train.tensor_file.half_of_memory", lambda: 100)
+    with pytest.raises(ValueError, match=r"bytes, more than half of this machine's memory"):
+        load(path)
 
 
 def fail_to_open(*_, **__):

@@ -92,6 +92,30 @@ def test_a_crop_whose_capsules_are_all_dead_does_not_outvote_the_others():
     assert result.accuracy == 1.0
 
 
+class LittleMemory(BrightestQuarter):
+    """It has no memory for more than `most` images at once."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most, self.sizes = most, []
+
+    def forward(self, images):
+        self.sizes.append(len(images))
+        if len(images) > self.most:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(images)
+
+
+def test_an_evaluation_that_runs_out_of_memory_takes_fewer_images_at_a_time():
+    labels = torch.arange(21) % 4
+    images, network = quarters(labels.tolist()), LittleMemory(5)
+    found = evaluate(network, images, labels, crop=32, classes=4, batch_size=16)
+    assert (found.accuracy, found.images) == (1.0, 21)
+    assert network.sizes == [16, 8, 4, 4, 4, 4, 4, 1]
+    with pytest.raises(ValueError, match="not even one image"):
+        evaluate(LittleMemory(0), images, labels, crop=32, classes=4, batch_size=16)
+
+
 def test_evaluate_leaves_the_network_in_the_mode_it_was_in():
     network = BrightestQuarter()
     for mode in (True, False):

@@ -168,6 +168,14 @@ def test_a_run_that_is_refused_keeps_its_damaged_checkpoint(whole_run, tmp_path,
     assert load(whole_run / "checkpoint-1.safetensors").step == 8
 
 
+def test_a_run_that_is_resumed_where_it_stands_keeps_the_checkpoint_before(whole_run, config, data_folder):
+    """To save the same step again would push it out."""
+    path = whole_run / "checkpoint.safetensors"
+    assert [load(found).step for found in kept_checkpoints(path)] == [12, 8]
+    train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
+    assert [load(found).step for found in kept_checkpoints(path)] == [12, 8]
+
+
 def test_resume_may_keep_another_number_of_checkpoints(whole_run, config, data_folder):
     longer = config.override({"train.steps": 20, "train.keep_checkpoints": 3})
     train(longer, whole_run, device="cpu", data_folder=data_folder, resume=True)

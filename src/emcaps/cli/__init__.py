@@ -135,11 +135,10 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, RuntimeError) as error:
-        out_of_memory = "out of memory" in str(error) or "allocate memory" in str(error)
-        if os.environ.get("EMCAPS_DEBUG") or (isinstance(error, RuntimeError) and not out_of_memory):
+        if os.environ.get("EMCAPS_DEBUG"):
             raise
-        if out_of_memory:
-            error = ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
+        if isinstance(error, RuntimeError):
+            error = _of_the_machine(error)
         number, processes = process()
         who = f"emcaps, process {number} of {processes}" if number else "emcaps"
         if number:
@@ -151,6 +150,18 @@ def main() -> None:
 
             end_at_once(1)
         raise SystemExit(1) from None
+
+
+def _of_the_machine(error: RuntimeError) -> ValueError:
+    """What to say of torch's errors about memory and devices; others are ours and are raised."""
+    from emcaps.train.device_errors import is_lost_device
+
+    if "out of memory" in str(error) or "allocate memory" in str(error):
+        return ValueError("there is not enough memory for this: use smaller images or a smaller batch size")
+    if is_lost_device(error):
+        reason = str(error).strip().partition("\n")[0]
+        return ValueError(f"the GPU failed ({reason}): start the command again, or use --device cpu")
+    raise error
 
 
 def _in_one_line(error: Exception) -> str:

@@ -148,7 +148,7 @@ def data_make(
 
     train = prepared_path("toys", "train", folder)
     before = file_fingerprint(train)
-    with interruption("nothing was written"), counting_bar("rendering", "toys") as on_progress:
+    with interruption("the same command starts over"), counting_bar("rendering", "toys") as on_progress:
         paths = write_toys(
             folder, seed=seed, views=QUICK if quick else WHOLE, originals=originals, on_progress=on_progress
         )

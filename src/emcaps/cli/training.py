@@ -231,13 +231,22 @@ def _removing_if_empty(run: Path) -> Iterator[None]:
 
 @contextmanager
 def _advising(run: Path, command: str) -> Iterator[None]:
-    """Add to the message of a full disk, or of a lost process, the command that resumes the run."""
+    """Add to the message of a full disk, a lost process or a lost GPU the command that resumes the run."""
+    from emcaps.train.device_errors import LostDeviceError
+
+    begun = run / CONFIG_FILE
     try:
         yield
+    except KeyboardInterrupt:  # the second signal
+        advice = f"resume from its last checkpoint with: {command}" if begun.exists() else "the run has not begun"
+        print(f"emcaps: stopped at once; {advice}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except LostDeviceError as error:
+        raise LostDeviceError(f"{error}; resume with: {command}") from error
     except ConnectionError as error:
         raise ConnectionError(f"{error}; resume with: {command}") from error
     except OSError as error:
-        if error.errno in FULL and (run / CONFIG_FILE).exists():
+        if error.errno in FULL and begun.exists():
             raise OSError(error.errno, f"{error.strerror}; then resume with: {command}") from error
         raise
 

@@ -13,7 +13,7 @@ FOLDERS = {
     "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
-    "gpu-tests": ("the tests that need or use a GPU", "`pytest`"),
+    "gpu-tests": ("the tests that need or use a GPU", "`make gpu-test`"),
     "other-data": (
         "MNIST and Fashion-MNIST by the small network ([page](../docs/other-data.md))",
         "`emcaps experiment other-data`",
@@ -22,6 +22,10 @@ FOLDERS = {
     "pitfalls-small": (
         "mistakes, small network, smallNORB ([page](../docs/pitfalls.md))",
         "`emcaps experiment pitfalls`",
+    ),
+    "robustness": (
+        "damaged files, disturbed commands, memory of long runs ([page](../docs/robustness.md))",
+        "`make fuzz`, `make faults`",
     ),
     "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),
     "table2": ("the rows of Table 2 on smallNORB", "`emcaps experiment table2`"),

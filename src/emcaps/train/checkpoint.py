@@ -59,6 +59,11 @@ def save_checkpoint(
     tensors = _with_prefix(NETWORK, network.state_dict()) | _with_prefix(OPTIMISER, state) | _with_prefix(SUMS, sums)
     keep = config.train.keep_checkpoints
     _save(path, tensors, config, step, older=[_older(path, number) for number in range(1, keep)])
+    drop_older(path, keep)
+
+
+def drop_older(path: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints."""
     for superfluous in kept_checkpoints(path)[keep:]:
         superfluous.unlink()
 

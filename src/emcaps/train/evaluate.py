@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from emcaps.nn.geometry import routed_layers
 from emcaps.routing.availability import choose_implementation
 from emcaps.train import distributed
 from emcaps.train.checks import check_fits
+
+logger = logging.getLogger("emcaps")
 
 REFERENCE_MEMORY = 16 * 2**30
 """Bytes of a GPU that an evaluation with the reference implementation may use, if they are free."""
@@ -111,15 +114,16 @@ def answers(
     finite = torch.ones((), dtype=torch.bool, device=images.device)
     given = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     try:
-        for start in range(mine.start, mine.stop, batch_size):
+        start = mine.start
+        while start < mine.stop:
             stop = min(start + batch_size, mine.stop)
-            batch = evaluation_crops(images[start:stop], crop, crops, standardised)
-            with torch.no_grad():
-                scores = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
-            if crops > 1:
-                scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+            scores = _scores(network, images[start:stop], crop, crops, standardised)
+            if scores is None:
+                batch_size = _smaller(stop - start)
+                continue
             finite &= scores.isfinite().all()
             given[start:stop] = scores.sum(1).argmax(-1)
+            start = stop
             if on_progress is not None:
                 on_progress((stop - mine.start) * distributed.size(), len(images))
     finally:
@@ -130,6 +134,32 @@ def answers(
             "the network gives infinite or NaN scores, so there is no accuracy: its weights are of no use"
         )
     return distributed.sum_over_processes(given)
+
+
+@torch.no_grad()
+def _scores(network: nn.Module, images: Tensor, crop: int, crops: int, standardised: str) -> Tensor | None:
+    """The scores (B, crops, classes) of some images; None if they are too many for the GPU's memory."""
+    try:
+        batch = evaluation_crops(images, crop, crops, standardised)
+        scores: Tensor = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
+        if crops > 1:
+            scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+        return scores
+    except torch.cuda.OutOfMemoryError:
+        return None
+
+
+def _smaller(images: int) -> int:
+    """How many images to evaluate at once where so many were too many."""
+    if images == 1:
+        raise ValueError(
+            "not even one image can be evaluated in the GPU's memory: end other programs that use it, or use --device "
+            "cpu, or fewer crops"
+        )
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    logger.info("%d images at once do not fit into the GPU's memory: %d are evaluated", images, images // 2)
+    return images // 2
 
 
 def errors_by_instance(given: Tensor, examples: Examples) -> tuple[InstanceErrors, ...]:

@@ -58,16 +58,16 @@ def make_step(
         if config.train.graph == "on":
             raise ValueError(
                 f"train.graph='on', but the training step cannot be captured in a CUDA graph ({_reason(error)}): "
-                "use train.graph='auto' or 'off'"
+                "use --set train.graph=off, which gives the same numbers, or auto"
             ) from error
         if distributed.size() > 1:  # whose captures may have failed at different points, or not at all
             raise ValueError(
                 f"the training step cannot be captured in a CUDA graph ({_reason(error)}), and {distributed.size()} "
-                "processes must all do without: use train.graph='off'"
+                "processes must all do without: use --set train.graph=off"
             ) from error
         logger.warning(
             "the training step cannot be captured in a CUDA graph (%s): it runs without one, to the same numbers but "
-            "more slowly; train.graph='off' silences this",
+            "more slowly; --set train.graph=off silences this",
             _reason(error),
         )
         return step

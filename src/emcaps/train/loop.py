@@ -27,6 +27,7 @@ from emcaps.train import run_folder as folders
 from emcaps.train.board import make_look
 from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
+from emcaps.train.device_errors import explain_full_memory, explain_lost_device
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.failure import LastGood, all_finite
 from emcaps.train.graph import make_step, wants_graph
@@ -103,6 +104,7 @@ def train(
         folders.read_config(folder)  # before the lock, which would make a missing folder
 
     with (
+        explain_lost_device(folder),  # outermost, since what the others do at the end may fail, too, without the device
         folders.only_user(folder) if main else nullcontext(),
         own_randomness(place),
         _deterministic(),
@@ -149,8 +151,13 @@ def train(
 
         def save(step: int) -> None:
             check_finite(step)
-            if main:
-                checkpoints.save_checkpoint(folder / folders.CHECKPOINT, network, optimiser, sums, config, step)
+            if not main:
+                return
+            path = folder / folders.CHECKPOINT
+            if saved is not None and step == saved.step:  # written again, it would push out the one before it
+                checkpoints.drop_older(path, config.train.keep_checkpoints)
+            else:
+                checkpoints.save_checkpoint(path, network, optimiser, sums, config, step)
 
         def log(new_row: dict[str, Any]) -> None:
             if not main:
@@ -168,7 +175,12 @@ def train(
 
         step = first
         while step < config.train.steps and not stops(step):
-            advance(step)
+            try:
+                advance(step)
+            except RuntimeError as error:
+                if (explained := explain_full_memory(error, advance, config.train)) is not None:
+                    raise explained from error
+                raise
             step += 1
 
             if step % config.train.log_every == 0 or step == config.train.steps:

@@ -1,6 +1,7 @@
 """Safetensors files that notice damage: they hold a SHA-256 of all their tensors and texts, checked on reading.
 
-Loading runs no code, and takes no more memory than the file is large: safetensors maps it.
+Loading runs no code, and takes about twice as much memory as the file is large. A file is read as a whole, not mapped:
+what is used is then what the digest was checked of, whatever becomes of the file meanwhile.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from emcaps.files import atomic_write
+from emcaps.files import atomic_write, half_of_memory, open_regular, parse_json
 
 logger = logging.getLogger("emcaps")
 
@@ -66,13 +67,14 @@ def read_tensors(path: Path, names: frozenset[str]) -> TensorFile:
 
     A file without a digest is read as it is, with a note: older versions wrote none.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
+    content = _content(path)
     try:
-        with _readable(path) as name, safe_open(name, framework="pt") as file:
-            texts = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, TypeError, ValueError, RuntimeError) as error:
+        tensors = load(content)
+        texts = _texts(content)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         # Beside its own errors those of torch, about a size or a type that safetensors knows and torch does not.
         if "memory" in str(error):  # the file is not to blame
             raise
@@ -111,14 +113,21 @@ def is_utf8(path: Path) -> bool:
     return not any("\udc80" <= letter <= "\udcff" for letter in str(path))  # these stand for bytes that are not UTF-8
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[str]:
-    """The file's name as safetensors takes it, which must be UTF-8: for any other, that of an open descriptor.
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        size, most = os.fstat(file.fileno()).st_size, half_of_memory()
+        if size > most:
+            raise ValueError(f"{path} has {size:,} bytes, more than half of this machine's memory: use a larger one")
+        return file.read()
 
-    It is opened here in any case, so that a file that may not be read is an OSError and not taken for a damaged one.
-    """
-    with open(path, "rb") as file:
-        yield str(path) if is_utf8(path) else f"/dev/fd/{file.fileno()}"
+
+def _texts(content: bytes) -> dict[str, str]:
+    """The texts in the header of a safetensors file that was found to be one."""
+    size = int.from_bytes(content[:8], "little")
+    texts = parse_json(content[8 : 8 + size]).get("__metadata__") or {}
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError("its texts are no texts")
+    return dict(texts)
 
 
 @functools.cache

@@ -44,14 +44,24 @@ export function slider({ label, min = 0, max, step = 1, value, values = null, fo
   const toNumber = (place) => (values ? values[Number(place)] : Number(place));
   const toPlace = (number) => (values ? nearest(values, number) : number);
   const input = el("input", {
-    id, type: "range", min: values ? 0 : min, max: values ? values.length - 1 : max, step: values ? 1 : step,
-    oninput: () => { show(toNumber(input.value)); onInput(toNumber(input.value)); },
+    id,
+    type: "range",
+    min: values ? 0 : min,
+    max: values ? values.length - 1 : max,
+    step: values ? 1 : step,
+    oninput: () => {
+      show(toNumber(input.value));
+      onInput(toNumber(input.value));
+    },
   });
   const show = (number) => {
     shown.textContent = format(number);
     input.setAttribute("aria-valuetext", format(number));
   };
-  const set = (number) => { input.value = toPlace(number); show(number); };
+  const set = (number) => {
+    input.value = toPlace(number);
+    show(number);
+  };
   set(value);
   const root = el("div", { class: "slider" }, el("label", { for: id, title: help }, label), shown, input);
   return { root, set, input };
@@ -59,7 +69,9 @@ export function slider({ label, min = 0, max, step = 1, value, values = null, fo
 
 function nearest(values, number) {
   let best = 0;
-  values.forEach((value, place) => { if (Math.abs(value - number) < Math.abs(values[best] - number)) best = place; });
+  values.forEach((value, place) => {
+    if (Math.abs(value - number) < Math.abs(values[best] - number)) best = place;
+  });
   return best;
 }
 
@@ -70,19 +82,37 @@ export function choice({ label, options, value, onChange }) {
     const input = el("input", { type: "radio", name, value: key, onchange: () => onChange(key) });
     return { key, input, root: el("label", {}, input, el("span", {}, text)) };
   });
-  const set = (wanted) => inputs.forEach(({ key, input }) => { input.checked = key === wanted; });
+  const set = (wanted) =>
+    inputs.forEach(({ key, input }) => {
+      input.checked = key === wanted;
+    });
   set(value);
-  return { root: el("fieldset", { class: "choice" }, el("legend", {}, label), inputs.map((one) => one.root)), set };
+  return {
+    root: el(
+      "fieldset",
+      { class: "choice" },
+      el("legend", {}, label),
+      inputs.map((one) => one.root),
+    ),
+    set,
+  };
 }
 
 /** A labelled drop-down list: {root, set(value), fill(options)}; `options` is {value: text}. */
 export function dropdown({ label, options, value, onChange }) {
   const id = freshId();
   const select = el("select", { id, onchange: () => onChange(select.value) });
-  const fill = (all) => select.replaceChildren(...Object.entries(all).map(([key, text]) => el("option", { value: key }, text)));
+  const fill = (all) =>
+    select.replaceChildren(...Object.entries(all).map(([key, text]) => el("option", { value: key }, text)));
   fill(options);
   select.value = value;
-  return { root: el("div", { class: "dropdown" }, el("label", { for: id }, label), select), set: (wanted) => { select.value = wanted; }, fill };
+  return {
+    root: el("div", { class: "dropdown" }, el("label", { for: id }, label), select),
+    set: (wanted) => {
+      select.value = wanted;
+    },
+    fill,
+  };
 }
 
 /** Numbers as people read them: four digits, no noise, a true minus. */
@@ -90,7 +120,10 @@ export function number(value, digits = 4) {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(Math.max(0, digits - 2)) : Number(value.toPrecision(digits)).toString();
+  const text =
+    size >= 1e5 || size < 1e-3
+      ? value.toExponential(Math.max(0, digits - 2))
+      : Number(value.toPrecision(digits)).toString();
   return text.replace("-", "−").replace("e+", "e");
 }
 

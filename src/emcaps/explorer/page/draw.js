@@ -3,8 +3,17 @@
 import { el, number } from "./dom.js";
 
 // Dark blue to yellow, so that lightness rises with the value; readable on light and on dark pages.
-const RISING = [[13, 8, 62], [84, 15, 109], [158, 42, 99], [220, 80, 57], [248, 149, 64], [250, 224, 120]];
-const NEGATIVE = [43, 108, 176], ZERO = [247, 245, 240], POSITIVE = [200, 83, 28];
+const RISING = [
+  [13, 8, 62],
+  [84, 15, 109],
+  [158, 42, 99],
+  [220, 80, 57],
+  [248, 149, 64],
+  [250, 224, 120],
+];
+const NEGATIVE = [43, 108, 176],
+  ZERO = [247, 245, 240],
+  POSITIVE = [200, 83, 28];
 
 /** A colour for a share from 0 to 1. */
 export function rising(share) {
@@ -27,7 +36,9 @@ export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
 /** Black or white, whichever can be read better on this colour; the contrast is at least 4.5 either way. */
 export function inkOn(colour) {
-  const [red, green, blue] = colour.map((value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4));
+  const [red, green, blue] = colour.map((value) =>
+    value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4,
+  );
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 
@@ -37,25 +48,49 @@ export function inkOn(colour) {
  */
 export function heatGrid({ rows, columns, label, cell = 12, onPick = null, describe = null }) {
   const canvas = el("canvas", {
-    width: columns, height: rows, class: "heat", role: onPick ? "application" : "img", "aria-label": label,
-    tabindex: onPick ? 0 : null, style: `--columns:${columns};--rows:${rows};--cell:${cell}px`,
+    width: columns,
+    height: rows,
+    class: "heat",
+    role: onPick ? "application" : "img",
+    "aria-label": label,
+    tabindex: onPick ? 0 : null,
+    style: `--columns:${columns};--rows:${rows};--cell:${cell}px`,
   });
   const marker = el("span", { class: "marker", hidden: true, "aria-hidden": "true" });
-  const root = el("div", { class: "heat-frame", style: `--columns:${columns};--rows:${rows};--cell:${cell}px` }, canvas, marker);
+  const root = el(
+    "div",
+    { class: "heat-frame", style: `--columns:${columns};--rows:${rows};--cell:${cell}px` },
+    canvas,
+    marker,
+  );
   let cursor = [0, 0];
   if (onPick) {
-    const pick = (row, column) => { cursor = [row, column]; onPick(row, column); };
+    const pick = (row, column) => {
+      cursor = [row, column];
+      onPick(row, column);
+    };
     canvas.addEventListener("click", (event) => {
       const box = canvas.getBoundingClientRect();
-      const row = Math.floor(((event.clientY - box.top) / box.height) * rows), column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+      const row = Math.floor(((event.clientY - box.top) / box.height) * rows),
+        column = Math.floor(((event.clientX - box.left) / box.width) * columns);
       pick(Math.min(rows - 1, Math.max(0, row)), Math.min(columns - 1, Math.max(0, column)));
     });
     canvas.addEventListener("keydown", (event) => {
-      const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0], " ": [0, 0] };
+      const moves = {
+        ArrowUp: [-1, 0],
+        ArrowDown: [1, 0],
+        ArrowLeft: [0, -1],
+        ArrowRight: [0, 1],
+        Enter: [0, 0],
+        " ": [0, 0],
+      };
       const move = moves[event.key];
       if (!move) return;
       event.preventDefault();
-      pick(Math.min(rows - 1, Math.max(0, cursor[0] + move[0])), Math.min(columns - 1, Math.max(0, cursor[1] + move[1])));
+      pick(
+        Math.min(rows - 1, Math.max(0, cursor[0] + move[0])),
+        Math.min(columns - 1, Math.max(0, cursor[1] + move[1])),
+      );
     });
   }
   const context = canvas.getContext("2d");
@@ -81,13 +116,22 @@ export function heatGrid({ rows, columns, label, cell = 12, onPick = null, descr
 export function drawPicture(canvas, values, rows, columns) {
   canvas.width = columns;
   canvas.height = rows;
-  const context = canvas.getContext("2d"), pixels = context.createImageData(columns, rows);
-  const cells = rows * columns, isColour = values.length >= 3 * cells;
-  let low = Infinity, high = -Infinity;
-  for (let at = 0; at < (isColour ? 3 : 1) * cells; at++) { low = Math.min(low, values[at]); high = Math.max(high, values[at]); }
+  const context = canvas.getContext("2d"),
+    pixels = context.createImageData(columns, rows);
+  const cells = rows * columns,
+    isColour = values.length >= 3 * cells;
+  let low = Infinity,
+    high = -Infinity;
+  for (let at = 0; at < (isColour ? 3 : 1) * cells; at++) {
+    low = Math.min(low, values[at]);
+    high = Math.max(high, values[at]);
+  }
   const level = (at) => Math.round((255 * (values[at] - low)) / (high - low || 1));
   for (let at = 0; at < cells; at++) {
-    pixels.data.set(isColour ? [level(at), level(cells + at), level(2 * cells + at), 255] : [level(at), level(at), level(at), 255], at * 4);
+    pixels.data.set(
+      isColour ? [level(at), level(cells + at), level(2 * cells + at), 255] : [level(at), level(at), level(at), 255],
+      at * 4,
+    );
   }
   context.putImageData(pixels, 0, 0);
 }
@@ -97,10 +141,24 @@ export function matrixTable(values, { caption, columns = 4, top = null, digits =
   const size = top ?? Math.max(1e-12, ...Array.from(values, Math.abs));
   const rows = [];
   for (let start = 0; start < values.length; start += columns) {
-    rows.push(el("tr", {}, Array.from({ length: columns }, (_, column) => {
-      const value = values[start + column], colour = diverging(value / size);
-      return el("td", { class: marked === start + column ? "marked" : null, style: `background:${css(colour)};color:${inkOn(colour)}` }, number(value, digits));
-    })));
+    rows.push(
+      el(
+        "tr",
+        {},
+        Array.from({ length: columns }, (_, column) => {
+          const value = values[start + column],
+            colour = diverging(value / size);
+          return el(
+            "td",
+            {
+              class: marked === start + column ? "marked" : null,
+              style: `background:${css(colour)};color:${inkOn(colour)}`,
+            },
+            number(value, digits),
+          );
+        }),
+      ),
+    );
   }
   return el("table", { class: "matrix" }, el("caption", {}, caption), el("tbody", {}, rows));
 }
@@ -108,7 +166,8 @@ export function matrixTable(values, { caption, columns = 4, top = null, digits =
 /** A 4x4 pose as a small coloured square. {root, update(values, top)} */
 export function poseGlyph(label) {
   const canvas = el("canvas", { width: 4, height: 4, class: "glyph", role: "img", "aria-label": label });
-  const context = canvas.getContext("2d"), pixels = context.createImageData(4, 4);
+  const context = canvas.getContext("2d"),
+    pixels = context.createImageData(4, 4);
   const update = (values, top) => {
     for (let h = 0; h < 16; h++) pixels.data.set([...diverging(values[h] / top), 255], h * 4);
     context.putImageData(pixels, 0, 0);

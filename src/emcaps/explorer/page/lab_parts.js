@@ -24,10 +24,22 @@ export function labCount(count, one, many) {
  */
 export function labPanel({ title, sentences, attempt, controls, pictures }) {
   const readout = el("p", { class: "lab-readout", role: "status", "aria-live": "polite" });
-  const words = [...sentences.map((sentence) => el("p", {}, sentence)), el("p", {}, el("strong", {}, "Try: "), attempt)];
-  const root = el("section", { class: "card lab-panel", "aria-label": title },
-    el("h3", {}, title), el("div", { class: "lab-words" }, words), el("div", { class: "lab-controls" }, controls), readout, pictures);
-  const say = (text) => { if (readout.textContent !== text) readout.textContent = text; };
+  const words = [
+    ...sentences.map((sentence) => el("p", {}, sentence)),
+    el("p", {}, el("strong", {}, "Try: "), attempt),
+  ];
+  const root = el(
+    "section",
+    { class: "card lab-panel", "aria-label": title },
+    el("h3", {}, title),
+    el("div", { class: "lab-words" }, words),
+    el("div", { class: "lab-controls" }, controls),
+    readout,
+    pictures,
+  );
+  const say = (text) => {
+    if (readout.textContent !== text) readout.textContent = text;
+  };
   return { root, say };
 }
 
@@ -51,9 +63,19 @@ export function labKey(name) {
  * `foot` are made by labTableRow.
  */
 export function labTable(caption, names, rows, foot = null) {
-  const head = el("tr", {}, names.map((name) => (name ? el("th", { scope: "col" }, name) : el("td", {}))));
-  const table = el("table", { class: "plain lab-table" },
-    el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, rows), foot ? el("tfoot", {}, foot) : null);
+  const head = el(
+    "tr",
+    {},
+    names.map((name) => (name ? el("th", { scope: "col" }, name) : el("td", {}))),
+  );
+  const table = el(
+    "table",
+    { class: "plain lab-table" },
+    el("caption", {}, caption),
+    el("thead", {}, head),
+    el("tbody", {}, rows),
+    foot ? el("tfoot", {}, foot) : null,
+  );
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
 }
 
@@ -103,10 +125,19 @@ const LAB_CELL = 10; // the side of a cell in the units of a grid's picture
  */
 export function labGrid({ rows, columns, label, side, onPick }) {
   const picture = svg("g");
-  const root = svg("svg", {
-    viewBox: `-1 -1 ${columns * LAB_CELL + 2} ${rows * LAB_CELL + 2}`, style: `width: min(100%, ${columns * side}px)`,
-    class: "lab-grid", role: "application", tabindex: 0, "aria-label": label,
-  }, svg("rect", { class: "lab-empty", width: columns * LAB_CELL, height: rows * LAB_CELL }), picture);
+  const root = svg(
+    "svg",
+    {
+      viewBox: `-1 -1 ${columns * LAB_CELL + 2} ${rows * LAB_CELL + 2}`,
+      style: `width: min(100%, ${columns * side}px)`,
+      class: "lab-grid",
+      role: "application",
+      tabindex: 0,
+      "aria-label": label,
+    },
+    svg("rect", { class: "lab-empty", width: columns * LAB_CELL, height: rows * LAB_CELL }),
+    picture,
+  );
   let cursor = [0, 0];
   const pick = (row, column) => {
     cursor = [Math.min(rows - 1, Math.max(0, row)), Math.min(columns - 1, Math.max(0, column))];
@@ -114,7 +145,10 @@ export function labGrid({ rows, columns, label, side, onPick }) {
   };
   const point = (event) => {
     const box = root.getBoundingClientRect();
-    pick(Math.floor(((event.clientY - box.top) / box.height) * rows), Math.floor(((event.clientX - box.left) / box.width) * columns));
+    pick(
+      Math.floor(((event.clientY - box.top) / box.height) * rows),
+      Math.floor(((event.clientX - box.left) / box.width) * columns),
+    );
   };
   root.addEventListener("pointermove", point);
   root.addEventListener("pointerdown", point);
@@ -136,15 +170,26 @@ export const LAB_MOVES = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 
 
 /** Filled cells, one path for all of them: a map of thousands of cells stays quick. */
 export function labCells(cells, attributes) {
-  const d = cells.map(([row, column]) => `M${column * LAB_CELL} ${row * LAB_CELL}h${LAB_CELL}v${LAB_CELL}h-${LAB_CELL}z`).join("");
+  const d = cells
+    .map(([row, column]) => `M${column * LAB_CELL} ${row * LAB_CELL}h${LAB_CELL}v${LAB_CELL}h-${LAB_CELL}z`)
+    .join("");
   return svg("path", { d, ...attributes });
 }
 
 export function labOutline(row, column, height, width, name) {
   const size = { x: column * LAB_CELL, y: row * LAB_CELL, width: width * LAB_CELL, height: height * LAB_CELL };
-  return svg("g", {}, svg("rect", { class: "lab-outline lab-halo", ...size }), svg("rect", { class: `lab-outline ${name}`, ...size }));
+  return svg(
+    "g",
+    {},
+    svg("rect", { class: "lab-outline lab-halo", ...size }),
+    svg("rect", { class: `lab-outline ${name}`, ...size }),
+  );
 }
 
 export function labCellText(row, column, text, fill) {
-  return svg("text", { x: (column + 0.5) * LAB_CELL, y: (row + 0.5) * LAB_CELL, class: "lab-cell-text", style: `fill:${fill}` }, text);
+  return svg(
+    "text",
+    { x: (column + 0.5) * LAB_CELL, y: (row + 0.5) * LAB_CELL, class: "lab-cell-text", style: `fill:${fill}` },
+    text,
+  );
 }

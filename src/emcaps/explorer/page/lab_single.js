@@ -12,7 +12,16 @@ export function labRouteInSingle(layer, votes, activation, betaU, betaA, { itera
   let assignment = new Float32Array(layer.edges).fill(1 / layer.parentTypes); // (1)
   const steps = [];
   for (let t = 0; t < iterations; t++) {
-    const step = labMaximise(layer, rounded, activation, assignment, betaU, betaA, lambdaAt(t, finalLambda), varianceFloor);
+    const step = labMaximise(
+      layer,
+      rounded,
+      activation,
+      assignment,
+      betaU,
+      betaA,
+      lambdaAt(t, finalLambda),
+      varianceFloor,
+    );
     steps.push(step);
     if (t + 1 < iterations) {
       step.logJoint = labLogJoints(layer, rounded, step);
@@ -24,8 +33,10 @@ export function labRouteInSingle(layer, votes, activation, betaU, betaA, { itera
 
 function labMaximise(layer, votes, activation, assignment, betaU, betaA, lambda, floor) {
   const { edges, parentTypes } = layer;
-  const data = new Float32Array(parentTypes), costs = new Float32Array(parentTypes);
-  const mean = new Float32Array(parentTypes * 16), variance = new Float32Array(parentTypes * 16);
+  const data = new Float32Array(parentTypes),
+    costs = new Float32Array(parentTypes);
+  const mean = new Float32Array(parentTypes * 16),
+    variance = new Float32Array(parentTypes * 16);
   const share = assignment.map((part, edge) => part * activation[Math.floor(edge / parentTypes)]); // (2)
   for (let edge = 0; edge < edges; edge++) {
     const parent = edge % parentTypes;
@@ -33,17 +44,34 @@ function labMaximise(layer, votes, activation, assignment, betaU, betaA, lambda,
     for (let h = 0; h < 16; h++) mean[parent * 16 + h] += share[edge] * votes[edge * 16 + h];
   }
   const weight = data.map((sum) => sum + LAB_EPSILON);
-  mean.forEach((sum, at) => { mean[at] = sum / weight[at >> 4]; }); // (3)
+  mean.forEach((sum, at) => {
+    mean[at] = sum / weight[at >> 4];
+  }); // (3)
   for (let edge = 0; edge < edges; edge++) {
     for (let at = (edge % parentTypes) * 16, from = edge * 16; from < edge * 16 + 16; at++, from++) {
       variance[at] += share[edge] * Math.fround(votes[from] - mean[at]) ** 2;
     }
   }
-  variance.forEach((sum, at) => { variance[at] = sum / weight[at >> 4] + floor; }); // (4)
-  variance.forEach((value, at) => { costs[at >> 4] += betaU[at >> 4] + 0.5 * Math.log(value); });
+  variance.forEach((sum, at) => {
+    variance[at] = sum / weight[at >> 4] + floor;
+  }); // (4)
+  variance.forEach((value, at) => {
+    costs[at >> 4] += betaU[at >> 4] + 0.5 * Math.log(value);
+  });
   const cost = costs.map((sum, parent) => (sum * data[parent]) / meanData(layer)); // (5)
   const logit = cost.map((value, parent) => lambda * (betaA[parent] - value)); // (6)
-  return { assignment, share, data, mean, variance, cost, logit, activation: logit.map(logistic), lambda, logJoint: null };
+  return {
+    assignment,
+    share,
+    data,
+    mean,
+    variance,
+    cost,
+    logit,
+    activation: logit.map(logistic),
+    lambda,
+    logJoint: null,
+  };
 }
 
 function labLogJoints({ edges, parentTypes }, votes, { mean, variance, logit }) {
@@ -67,7 +95,10 @@ function labDivide(logJoint, parentTypes) {
     const largest = Math.max(...own);
     const parts = own.map((value) => Math.exp(value - largest));
     const total = parts.reduce((sum, part) => sum + part, 0);
-    assignment.set(parts.map((part) => part / total), start); // (7)
+    assignment.set(
+      parts.map((part) => part / total),
+      start,
+    ); // (7)
   }
   return assignment;
 }

@@ -10,7 +10,12 @@ import { labRangePanel } from "./lab_range.js";
 export function mountLaboratory(root, store) {
   root.replaceChildren(
     el("h2", {}, "The pitfall laboratory"),
-    el("p", {}, "Three mistakes are easy to make when EM routing is written down as a program. Each can be made here, and seen. "
-      + "All numbers are computed in this page."),
-    el("div", { class: "lab" }, labOneChildPanel(), labRangePanel(store), labPositionsPanel(), labMapPanel()));
+    el(
+      "p",
+      {},
+      "Three mistakes are easy to make when EM routing is written down as a program. Each can be made here, and seen. " +
+        "All numbers are computed in this page.",
+    ),
+    el("div", { class: "lab" }, labOneChildPanel(), labRangePanel(store), labPositionsPanel(), labMapPanel()),
+  );
 }

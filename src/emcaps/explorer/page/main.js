@@ -18,13 +18,24 @@ const TITLES = { network: "Network", layer: "Layer", vote: "Vote", laboratory: "
 async function start() {
   const pictures = JSON.parse(document.getElementById("pictures").textContent);
   pictures.pixels = await bytesOf(pictures.pixels, true);
-  const network = networkFrom(readWeights((await bytesOf(document.getElementById("weights").textContent.trim())).buffer));
+  const network = networkFrom(
+    readWeights((await bytesOf(document.getElementById("weights").textContent.trim())).buffer),
+  );
   const isToy = pictures.kind === "toys";
   const views = isToy ? { toy: 0, elevation: 0, azimuth: 0, lighting: 0 } : null;
   const store = createStore({
-    network, image: isToy ? toyImage(pictures, 0, views) : givenImage(pictures, 0), imageName: pictures.names[0], views,
-    truth: pictures.labels ? network.names[pictures.labels[0]] : null, settings: { ...network.settings, betaU: 0, betaA: 0 },
-    iteration: network.settings.iterations - 1, view: "network", layer: network.layers.length - 1, position: 0, type: 0, read: 0,
+    network,
+    image: isToy ? toyImage(pictures, 0, views) : givenImage(pictures, 0),
+    imageName: pictures.names[0],
+    views,
+    truth: pictures.labels ? network.names[pictures.labels[0]] : null,
+    settings: { ...network.settings, betaU: 0, betaA: 0 },
+    iteration: network.settings.iterations - 1,
+    view: "network",
+    layer: network.layers.length - 1,
+    position: 0,
+    type: 0,
+    read: 0,
   });
   const winner = ranking(store.state)[0];
   store.set({ type: winner, read: strongestRead(store.state, network.layers.length, 0, winner) });
@@ -37,20 +48,37 @@ function buildPage(store, pictures) {
   const laboratory = el("div");
   mountLaboratory(laboratory, store);
   const shown = {
-    network: [networkView(store), turntable].filter(Boolean), layer: [layerView(store)], vote: [voteView(store)], laboratory: [{ root: laboratory, update: () => {} }],
+    network: [networkView(store), turntable].filter(Boolean),
+    layer: [layerView(store)],
+    vote: [voteView(store)],
+    laboratory: [{ root: laboratory, update: () => {} }],
   };
-  const panels = Object.fromEntries(Object.entries(shown).map(([name, parts]) => [name, el("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabindex: -1 }, parts.map((part) => part.root))]));
+  const panels = Object.fromEntries(
+    Object.entries(shown).map(([name, parts]) => [
+      name,
+      el(
+        "div",
+        { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, tabindex: -1 },
+        parts.map((part) => part.root),
+      ),
+    ]),
+  );
   const main = document.getElementById("main");
   main.replaceChildren(
-    el("div", { class: "layout" },
+    el(
+      "div",
+      { class: "layout" },
       el("div", { class: "side" }, controls.root),
       el("div", { class: "content" }, tabs(store), Object.values(panels)),
-      el("div", { class: "settings" }, routingControls(store))),
-    iterationBar(store));
+      el("div", { class: "settings" }, routingControls(store)),
+    ),
+    iterationBar(store),
+  );
   store.subscribe((state) => {
     for (const [name, panel] of Object.entries(panels)) panel.hidden = name !== state.view;
     for (const part of shown[state.view]) part.update(state);
-    document.getElementById("summary").textContent = `${state.networkName || document.title}: ${state.network.parameters.toLocaleString("en")} learned numbers. Everything is computed in this page.`;
+    document.getElementById("summary").textContent =
+      `${state.networkName || document.title}: ${state.network.parameters.toLocaleString("en")} learned numbers. Everything is computed in this page.`;
   });
   globalThis.emcaps = { store }; // for the browser's console: emcaps.store.state.run holds every number
   const { button, card } = tour(store);
@@ -59,19 +87,36 @@ function buildPage(store, pictures) {
 }
 
 function tabs(store) {
-  const buttons = Object.entries(TITLES).map(([name, title]) => el("button", { role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => store.set({ view: name }) }, title));
-  const list = el("div", { role: "tablist", "aria-label": "How close to look", class: "tabs", onkeydown: (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
-    next.focus();
-    next.click();
-  } }, buttons);
-  store.subscribe(({ view }) => buttons.forEach((button) => {
-    const selected = button.id === `tab-${view}`;
-    button.setAttribute("aria-selected", String(selected));
-    button.tabIndex = selected ? 0 : -1;
-  }));
+  const buttons = Object.entries(TITLES).map(([name, title]) =>
+    el(
+      "button",
+      { role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => store.set({ view: name }) },
+      title,
+    ),
+  );
+  const list = el(
+    "div",
+    {
+      role: "tablist",
+      "aria-label": "How close to look",
+      class: "tabs",
+      onkeydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
+        next.focus();
+        next.click();
+      },
+    },
+    buttons,
+  );
+  store.subscribe(({ view }) =>
+    buttons.forEach((button) => {
+      const selected = button.id === `tab-${view}`;
+      button.setAttribute("aria-selected", String(selected));
+      button.tabIndex = selected ? 0 : -1;
+    }),
+  );
   return list;
 }
 

@@ -2,7 +2,9 @@
 
 import { EPSILON, classLayer, convLayer, logistic, route, votesOf } from "./routing.js";
 
-const IMAGE_KERNEL = 5, IMAGE_STRIDE = 2, IMAGE_PADDING = 2;
+const IMAGE_KERNEL = 5,
+  IMAGE_STRIDE = 2,
+  IMAGE_PADDING = 2;
 const GREY_LEVELS = 40; // that count as 1 when grey is measured from the background
 
 /**
@@ -12,7 +14,9 @@ const GREY_LEVELS = 40; // that count as 1 when grey is measured from the backgr
 export function networkFrom({ tensors, config, names }) {
   const { network, data } = config;
   if (network.kind !== "capsules") {
-    throw new Error(`These weights are of a ${network.kind} network, which has no routing to show. Use those of a capsule network.`);
+    throw new Error(
+      `These weights are of a ${network.kind} network, which has no routing to show. Use those of a capsule network.`,
+    );
   }
   const tensor = (name) => {
     const found = tensors[`network.${name}`];
@@ -24,9 +28,11 @@ export function networkFrom({ tensors, config, names }) {
   const channels = tensor("relu_conv1.0.weight").shape[1];
   const primarySide = Math.floor((crop + 2 * IMAGE_PADDING - IMAGE_KERNEL) / IMAGE_STRIDE) + 1;
   const layers = [];
-  let grid = [primarySide, primarySide], childTypes = network.primary_types;
+  let grid = [primarySide, primarySide],
+    childTypes = network.primary_types;
   for (const described of describedLayers(network)) {
-    const sides = [described.kernel, described.kernel], stride = [described.stride, described.stride];
+    const sides = [described.kernel, described.kernel],
+      stride = [described.stride, described.stride];
     const layer = convLayer({ grid, childTypes, parentTypes: described.types, kernel: sides, stride });
     layers.push({ ...layer, name: `conv_caps${layers.length + 1}` });
     [grid, childTypes] = [layer.parentGrid, described.types];
@@ -39,20 +45,36 @@ export function networkFrom({ tensors, config, names }) {
     layer.betaA = Float64Array.from(tensor(`${layer.name}.beta_a`).values);
     const expected = new Set(layer.matrixOf).size * layer.parentTypes * 16;
     if (layer.matrices.length !== expected) {
-      throw new Error(`${layer.name} of these weights has ${layer.matrices.length} numbers where its config needs ${expected}.`);
+      throw new Error(
+        `${layer.name} of these weights has ${layer.matrices.length} numbers where its config needs ${expected}.`,
+      );
     }
   }
   return {
-    layers, names, side, crop, channels,
+    layers,
+    names,
+    side,
+    crop,
+    channels,
     standardise: data.standardise || "image",
     standardisesItself: network.input === "standardised",
     fit: data.fit || "crop",
-    conv: { weight: Float64Array.from(tensor("relu_conv1.0.weight").values), bias: tensor("relu_conv1.0.bias").values, channels: network.conv_channels },
+    conv: {
+      weight: Float64Array.from(tensor("relu_conv1.0.weight").values),
+      bias: tensor("relu_conv1.0.bias").values,
+      channels: network.conv_channels,
+    },
     primary: {
       grid: [primarySide, primarySide],
       types: network.primary_types,
-      pose: { weight: Float64Array.from(tensor("primary_caps.pose.weight").values), bias: tensor("primary_caps.pose.bias").values },
-      activation: { weight: Float64Array.from(tensor("primary_caps.activation.weight").values), bias: tensor("primary_caps.activation.bias").values },
+      pose: {
+        weight: Float64Array.from(tensor("primary_caps.pose.weight").values),
+        bias: tensor("primary_caps.pose.bias").values,
+      },
+      activation: {
+        weight: Float64Array.from(tensor("primary_caps.activation.weight").values),
+        bias: tensor("primary_caps.activation.bias").values,
+      },
     },
     poseGain: network.pose_scale ? tensor("pose_gain").values : null,
     settings: {
@@ -62,13 +84,19 @@ export function networkFrom({ tensors, config, names }) {
       dataScaling: network.data_scaling,
       competition: network.competition,
     },
-    parameters: Object.entries(tensors).reduce((sum, [name, { values }]) => sum + (name.startsWith("network.") ? values.length : 0), 0),
+    parameters: Object.entries(tensors).reduce(
+      (sum, [name, { values }]) => sum + (name.startsWith("network.") ? values.length : 0),
+      0,
+    ),
   };
 }
 
 function describedLayers(network) {
   if (network.layers) return network.layers;
-  return [{ types: network.conv1_types, kernel: 3, stride: 2 }, { types: network.conv2_types, kernel: 3, stride: 1 }];
+  return [
+    { types: network.conv1_types, kernel: 3, stride: 2 },
+    { types: network.conv2_types, kernel: 3, stride: 1 },
+  ];
 }
 
 /** What the network reads of an image (channels x side x side grey levels): its centre, prepared as in training. */
@@ -114,7 +142,10 @@ function aboveBackground(pixels, channels, side) {
 
 /** Primary capsules of what `prepared` gives: pose (children x 16) and activation (children). */
 export function primaryCapsules(network, crop) {
-  const features = rectifiedConvolution(network, network.standardisesItself ? standardised(crop, Number.MIN_VALUE) : crop);
+  const features = rectifiedConvolution(
+    network,
+    network.standardisesItself ? standardised(crop, Number.MIN_VALUE) : crop,
+  );
   const { types, pose, activation } = network.primary;
   const cells = features.length / network.conv.channels;
   return {
@@ -139,7 +170,9 @@ function rectifiedConvolution(network, crop) {
             for (let x = 0; x < IMAGE_KERNEL; x++) {
               const column = u * IMAGE_STRIDE - IMAGE_PADDING + x;
               if (column < 0 || column >= side) continue;
-              sum += crop[(c * side + row) * side + column] * conv.weight[((a * channels + c) * IMAGE_KERNEL + y) * IMAGE_KERNEL + x];
+              sum +=
+                crop[(c * side + row) * side + column] *
+                conv.weight[((a * channels + c) * IMAGE_KERNEL + y) * IMAGE_KERNEL + x];
             }
           }
         }
@@ -182,8 +215,16 @@ export function runNetwork(network, image, settings) {
     const steps = route(layer, votes, before.activation, betaU, betaA, settings);
     const last = steps[steps.length - 1];
     results.push({
-      name: layer.name, layer, votes, steps, betaU, betaA,
-      childPose, childActivation: before.activation, pose: last.mean, activation: last.activation,
+      name: layer.name,
+      layer,
+      votes,
+      steps,
+      betaU,
+      betaA,
+      childPose,
+      childActivation: before.activation,
+      pose: last.mean,
+      activation: last.activation,
     });
   }
   return { crop, results };
@@ -204,7 +245,9 @@ export function dataFlow({ results }, classNumber, iteration) {
   for (const { layer, steps } of results.slice(1).reverse()) shares = sharesOfChildren(layer, steps[iteration], shares);
   const types = results[1].layer.childTypes;
   const cells = new Float64Array(shares.length / types);
-  shares.forEach((share, child) => { cells[Math.floor(child / types)] += share; });
+  shares.forEach((share, child) => {
+    cells[Math.floor(child / types)] += share;
+  });
   return cells;
 }
 

@@ -21,16 +21,33 @@ export function networkView(store) {
 
 function buildNetwork(store, state) {
   const parts = [];
-  const add = ({ root, update }) => { parts.push(update); return root; };
-  const stages = el("ol", { class: "stages" },
+  const add = ({ root, update }) => {
+    parts.push(update);
+    return root;
+  };
+  const stages = el(
+    "ol",
+    { class: "stages" },
     el("li", { class: "card" }, add(imageStage())),
     state.run.results.slice(0, -1).map((_, place) => el("li", { class: "card" }, add(gridStage(store, state, place)))),
-    el("li", { class: "card" }, add(classStage(store, state))));
-  const root = el("div", {},
-    el("p", {}, "A capsule is a small group of numbers: an ", el("strong", {}, "activation"), " says how surely a part is there, and a 4x4 ",
-      el("strong", {}, "pose"), " says how it lies. Every capsule votes for the poses of the capsules above it. Routing finds votes that agree. ",
-      "Click any capsule to see who voted for it."),
-    stages, add(whoWins(state)));
+    el("li", { class: "card" }, add(classStage(store, state))),
+  );
+  const root = el(
+    "div",
+    {},
+    el(
+      "p",
+      {},
+      "A capsule is a small group of numbers: an ",
+      el("strong", {}, "activation"),
+      " says how surely a part is there, and a 4x4 ",
+      el("strong", {}, "pose"),
+      " says how it lies. Every capsule votes for the poses of the capsules above it. Routing finds votes that agree. ",
+      "Click any capsule to see who voted for it.",
+    ),
+    stages,
+    add(whoWins(state)),
+  );
   return { network: state.network, root, parts };
 }
 
@@ -47,32 +64,62 @@ function imageStage() {
 /** The capsules of one layer: a grid of activations for each type. Picking one shows how it was routed. */
 function gridStage(store, state, place) {
   const { network } = state;
-  const [grid, types] = place ? [network.layers[place - 1].parentGrid, network.layers[place - 1].parentTypes] : [network.primary.grid, network.primary.types];
+  const [grid, types] = place
+    ? [network.layers[place - 1].parentGrid, network.layers[place - 1].parentTypes]
+    : [network.primary.grid, network.primary.types];
   const { name } = state.run.results[place];
   const title = layerName(name);
-  const grids = Array.from({ length: types }, (_, type) => heatGrid({
-    rows: grid[0], columns: grid[1], cell: Math.max(4, Math.floor(64 / grid[1])), label: `${title}, type ${type + 1}`,
-    onPick: (row, column) => pick(store, place, row * grid[1] + column, type),
-  }));
+  const grids = Array.from({ length: types }, (_, type) =>
+    heatGrid({
+      rows: grid[0],
+      columns: grid[1],
+      cell: Math.max(4, Math.floor(64 / grid[1])),
+      label: `${title}, type ${type + 1}`,
+      onPick: (row, column) => pick(store, place, row * grid[1] + column, type),
+    }),
+  );
   const note = el("p", { class: "quiet" });
   const update = ({ run, iteration, layer, position, type: pickedType }) => {
     const result = run.results[place];
     const activation = place ? result.steps[iteration].activation : result.activation;
     grids.forEach(({ update: draw }, type) => {
       const values = Array.from({ length: grid[0] * grid[1] }, (_, cell) => activation[cell * types + type]);
-      const marked = place && place - 1 === layer && type === pickedType ? [Math.floor(position / grid[1]), position % grid[1]] : null;
+      const marked =
+        place && place - 1 === layer && type === pickedType
+          ? [Math.floor(position / grid[1]), position % grid[1]]
+          : null;
       draw(values, { marked });
     });
     const active = activation.reduce((count, value) => count + (value > 0.5), 0);
     note.textContent = `${active} of ${activation.length} capsules are active (above 0.5)`;
   };
-  return { root: el("div", {}, el("h3", {}, title), el("p", { class: "quiet" }, `${types} types on a grid of ${grid.join(" x ")}`), el("div", { class: "grids" }, grids.map((one) => one.root)), note), update };
+  return {
+    root: el(
+      "div",
+      {},
+      el("h3", {}, title),
+      el("p", { class: "quiet" }, `${types} types on a grid of ${grid.join(" x ")}`),
+      el(
+        "div",
+        { class: "grids" },
+        grids.map((one) => one.root),
+      ),
+      note,
+    ),
+    update,
+  };
 }
 
 /** Show how a capsule was routed; a primary capsule is a child only, so its strongest parent is shown. */
 function pick(store, place, cell, type) {
   if (place) {
-    store.set({ layer: place - 1, position: cell, type, read: strongestRead(store.state, place, cell, type), view: "layer" });
+    store.set({
+      layer: place - 1,
+      position: cell,
+      type,
+      read: strongestRead(store.state, place, cell, type),
+      view: "layer",
+    });
     return;
   }
   const { layer, steps } = store.state.run.results[1];
@@ -85,7 +132,13 @@ function pick(store, place, cell, type) {
   }
   if (best < 0) return; // no window reaches this child
   const place1 = Math.floor(best / layer.parentTypes);
-  store.set({ layer: 0, position: Math.floor(place1 / layer.reads), read: place1 % layer.reads, type: best % layer.parentTypes, view: "layer" });
+  store.set({
+    layer: 0,
+    position: Math.floor(place1 / layer.reads),
+    read: place1 % layer.reads,
+    type: best % layer.parentTypes,
+    view: "layer",
+  });
 }
 
 /** The number of the child that gives a parent most of its data. */
@@ -94,7 +147,11 @@ export function strongestRead(state, place, position, type) {
   const { share } = steps[state.iteration];
   let best = 0;
   for (let n = 1; n < layer.reads; n++) {
-    if (share[(position * layer.reads + n) * layer.parentTypes + type] > share[(position * layer.reads + best) * layer.parentTypes + type]) best = n;
+    if (
+      share[(position * layer.reads + n) * layer.parentTypes + type] >
+      share[(position * layer.reads + best) * layer.parentTypes + type]
+    )
+      best = n;
   }
   return best;
 }
@@ -104,10 +161,24 @@ function classStage(store, state) {
   const place = network.layers.length;
   const rows = network.names.map((name, number_) => {
     const glyph = poseGlyph(`Pose of the class ${name}`);
-    const bar = el("span", { class: "bar smooth" }), value = el("span", { class: "value" });
+    const bar = el("span", { class: "bar smooth" }),
+      value = el("span", { class: "value" });
     const line = svg("polyline", { class: "spark" });
-    const spark = svg("svg", { viewBox: "0 0 60 24", class: "spark-frame", "aria-hidden": "true" }, line, svg("circle", { r: 2.5, class: "spark-dot" }));
-    const button = el("button", { class: "class-row", onclick: () => pick(store, place, 0, number_) }, el("span", { class: "class-name" }, name), el("span", { class: "bar-frame" }, bar), value, spark, glyph.root);
+    const spark = svg(
+      "svg",
+      { viewBox: "0 0 60 24", class: "spark-frame", "aria-hidden": "true" },
+      line,
+      svg("circle", { r: 2.5, class: "spark-dot" }),
+    );
+    const button = el(
+      "button",
+      { class: "class-row", onclick: () => pick(store, place, 0, number_) },
+      el("span", { class: "class-name" }, name),
+      el("span", { class: "bar-frame" }, bar),
+      value,
+      spark,
+      glyph.root,
+    );
     return { button, bar, value, line, spark, glyph };
   });
   const update = ({ run, iteration, truth }) => {
@@ -119,7 +190,10 @@ function classStage(store, state) {
       bar.style.background = css(rising(0.25 + 0.6 * active));
       value.textContent = number(active, 3);
       button.classList.toggle("true-class", network.names[at] === truth);
-      const points = steps.map((step, t) => [steps.length > 1 ? 4 + (52 * t) / (steps.length - 1) : 30, 21 - 18 * (step.activation[at] || 0)]);
+      const points = steps.map((step, t) => [
+        steps.length > 1 ? 4 + (52 * t) / (steps.length - 1) : 30,
+        21 - 18 * (step.activation[at] || 0),
+      ]);
       line.setAttribute("points", points.map((point) => point.join(",")).join(" "));
       const dot = spark.querySelector("circle");
       dot.setAttribute("cx", points[iteration][0]);
@@ -127,16 +201,40 @@ function classStage(store, state) {
       glyph.update(steps[iteration].mean.subarray(at * 16, at * 16 + 16), top);
     });
   };
-  const note = el("p", { class: "quiet" }, "Bar: activation. Line: how it changed from iteration to iteration. Square: the 16 numbers of the pose, blue below 0, orange above.");
-  return { root: el("div", {}, el("h3", {}, "class capsules"), el("p", { class: "quiet" }, `${network.names.length} classes read everything below`), el("div", { class: "classes" }, rows.map((row) => row.button)), note), update };
+  const note = el(
+    "p",
+    { class: "quiet" },
+    "Bar: activation. Line: how it changed from iteration to iteration. Square: the 16 numbers of the pose, blue below 0, orange above.",
+  );
+  return {
+    root: el(
+      "div",
+      {},
+      el("h3", {}, "class capsules"),
+      el("p", { class: "quiet" }, `${network.names.length} classes read everything below`),
+      el(
+        "div",
+        { class: "classes" },
+        rows.map((row) => row.button),
+      ),
+      note,
+    ),
+    update,
+  };
 }
 
 /** The winner beside the runner-up: where on the image each one's data came from. */
 function whoWins(state) {
   const panels = [0, 1].map((rank) => {
     const [rows, columns] = state.network.primary.grid;
-    const heat = heatGrid({ rows, columns, cell: 12, label: rank ? "Where the runner-up's data came from" : "Where the winner's data came from" });
-    const title = el("h3"), facts = el("p", { class: "quiet" });
+    const heat = heatGrid({
+      rows,
+      columns,
+      cell: 12,
+      label: rank ? "Where the runner-up's data came from" : "Where the winner's data came from",
+    });
+    const title = el("h3"),
+      facts = el("p", { class: "quiet" });
     return { root: el("div", {}, title, heat.root, facts), title, heat, facts, rank };
   });
   const update = (now) => {
@@ -149,12 +247,29 @@ function whoWins(state) {
       const one = order[rank];
       title.textContent = `${rank ? "Runner-up" : "Winner"}: ${now.network.names[one]}`;
       heat.update(flows[rank], { top });
-      const spread = Math.sqrt(step.variance.subarray(one * 16, one * 16 + 16).reduce((sum, value) => sum + value, 0) / 16);
+      const spread = Math.sqrt(
+        step.variance.subarray(one * 16, one * 16 + 16).reduce((sum, value) => sum + value, 0) / 16,
+      );
       const share = step.data[one] / step.data.reduce((sum, value) => sum + value, 0);
       facts.textContent = `activation ${number(step.activation[one], 3)}; it holds ${percent(share)} of the children's data (an even share is ${percent(1 / layer.parentTypes)}); votes spread by ${number(spread, 3)}`;
     });
   };
-  return { root: el("section", { class: "card", "aria-label": "Winner and runner-up" }, el("h2", {}, "Where did the answer come from?"),
-    el("p", {}, "Bright places gave the class its data, traced back through all layers. At iteration 1 all parents share alike, so both pictures are nearly the same."),
-    el("div", { class: "pair" }, panels.map((panel) => panel.root))), update };
+  return {
+    root: el(
+      "section",
+      { class: "card", "aria-label": "Winner and runner-up" },
+      el("h2", {}, "Where did the answer come from?"),
+      el(
+        "p",
+        {},
+        "Bright places gave the class its data, traced back through all layers. At iteration 1 all parents share alike, so both pictures are nearly the same.",
+      ),
+      el(
+        "div",
+        { class: "pair" },
+        panels.map((panel) => panel.root),
+      ),
+    ),
+    update,
+  };
 }

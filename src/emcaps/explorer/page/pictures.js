@@ -13,7 +13,8 @@ export async function bytesOf(base64, deflated = false) {
 
 /** The grey levels of a toy: `views` are its numbers of elevation, azimuth and lighting, counted from 0. */
 export function toyImage({ pixels, channels, side, elevations, azimuths, lightings }, toy, views) {
-  const place = ((toy * elevations.length + views.elevation) * azimuths.length + views.azimuth) * lightings.length + views.lighting;
+  const place =
+    ((toy * elevations.length + views.elevation) * azimuths.length + views.azimuth) * lightings.length + views.lighting;
   const size = channels * side * side;
   return pixels.subarray(place * size, (place + 1) * size);
 }
@@ -26,17 +27,23 @@ export function givenImage({ pixels, channels, side }, number) {
 /** A picture file as the network's grey levels; an Error tells in a sentence why it cannot be used. */
 export async function readPicture(file, network) {
   if (file.size > MOST_BYTES) {
-    throw new Error(`${file.name} has ${Math.round(file.size / 1e6)} MB. Choose a picture of at most ${MOST_BYTES / 1e6} MB.`);
+    throw new Error(
+      `${file.name} has ${Math.round(file.size / 1e6)} MB. Choose a picture of at most ${MOST_BYTES / 1e6} MB.`,
+    );
   }
   let bitmap;
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw new Error(`${file.name} cannot be read as a picture. Choose a PNG, JPEG, WebP or GIF file that your browser can show.`);
+    throw new Error(
+      `${file.name} cannot be read as a picture. Choose a PNG, JPEG, WebP or GIF file that your browser can show.`,
+    );
   }
   try {
     if (Math.max(bitmap.width, bitmap.height) > MOST_SIDE) {
-      throw new Error(`${file.name} is ${bitmap.width} x ${bitmap.height} pixels. Choose one of at most ${MOST_SIDE} on a side.`);
+      throw new Error(
+        `${file.name} is ${bitmap.width} x ${bitmap.height} pixels. Choose one of at most ${MOST_SIDE} on a side.`,
+      );
     }
     return fitted(bitmap, network);
   } finally {

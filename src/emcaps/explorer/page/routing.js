@@ -31,7 +31,17 @@ export function convLayer({ grid, childTypes, parentTypes, kernel, stride }) {
     }
   }
   const matrixOf = Int32Array.from({ length: reads }, (_, n) => n);
-  return layerOf({ kind: "conv", grid, childTypes, parentGrid: [rows, columns], parentTypes, kernel, stride, childOf, matrixOf });
+  return layerOf({
+    kind: "conv",
+    grid,
+    childTypes,
+    parentGrid: [rows, columns],
+    parentTypes,
+    kernel,
+    stride,
+    childOf,
+    matrixOf,
+  });
 }
 
 /** A class layer: one position that reads all children, through matrices that all positions share. */
@@ -40,7 +50,15 @@ export function classLayer({ grid, childTypes, parentTypes, coordinateScale = 1 
   const childOf = Int32Array.from({ length: reads }, (_, n) => n);
   const matrixOf = Int32Array.from({ length: reads }, (_, n) => n % childTypes);
   const layer = layerOf({
-    kind: "class", grid, childTypes, parentGrid: [1, 1], parentTypes, kernel: grid, stride: [1, 1], childOf, matrixOf,
+    kind: "class",
+    grid,
+    childTypes,
+    parentGrid: [1, 1],
+    parentTypes,
+    kernel: grid,
+    stride: [1, 1],
+    childOf,
+    matrixOf,
   });
   // A child's scaled position, times coordinateScale, is added to the right-hand column of its votes.
   layer.position = Array.from({ length: reads }, (_, n) => {
@@ -57,7 +75,15 @@ function layerOf(layer) {
   const readers = new Int32Array(children); // how many positions read each child
   for (const child of layer.childOf) readers[child]++;
   const reads = layer.matrixOf.length;
-  return { ...layer, positions, children, readers, reads, edges: positions * reads * layer.parentTypes, position: null };
+  return {
+    ...layer,
+    positions,
+    children,
+    readers,
+    reads,
+    edges: positions * reads * layer.parentTypes,
+    position: null,
+  };
 }
 
 /** How many children a parent gets if all are active and divided evenly. */
@@ -79,10 +105,16 @@ export function votesOf(layer, pose, matrices) {
       for (let o = 0; o < parentTypes; o++, at += 16) {
         const w = (matrixOf[n] * parentTypes + o) * 16;
         for (let row = 0; row < 4; row++) {
-          const a = pose[m + 4 * row], b = pose[m + 4 * row + 1], c = pose[m + 4 * row + 2], d = pose[m + 4 * row + 3];
+          const a = pose[m + 4 * row],
+            b = pose[m + 4 * row + 1],
+            c = pose[m + 4 * row + 2],
+            d = pose[m + 4 * row + 3];
           for (let column = 0; column < 4; column++) {
             votes[at + 4 * row + column] =
-              a * matrices[w + column] + b * matrices[w + 4 + column] + c * matrices[w + 8 + column] + d * matrices[w + 12 + column];
+              a * matrices[w + column] +
+              b * matrices[w + 4 + column] +
+              c * matrices[w + 8 + column] +
+              d * matrices[w + 12 + column];
           }
         }
         if (layer.position) {
@@ -107,11 +139,22 @@ export function route(layer, votes, activation, betaU, betaA, settings) {
   const steps = [];
   let assignment = evenly(layer);
   for (let t = 0; t < iterations; t++) {
-    const step = maximise(layer, votes, activation, assignment, betaU, betaA, lambdaAt(t, finalLambda), varianceFloor, dataUnit);
+    const step = maximise(
+      layer,
+      votes,
+      activation,
+      assignment,
+      betaU,
+      betaA,
+      lambdaAt(t, finalLambda),
+      varianceFloor,
+      dataUnit,
+    );
     steps.push(step);
     if (t + 1 < iterations) {
       step.logJoint = logJoints(layer, votes, step);
-      assignment = competition === "all" ? divideOverParents(layer, step.logJoint) : divideOverTypes(layer, step.logJoint);
+      assignment =
+        competition === "all" ? divideOverParents(layer, step.logJoint) : divideOverTypes(layer, step.logJoint);
     }
   }
   return steps;
@@ -134,8 +177,11 @@ function evenly(layer) {
 function maximise(layer, votes, activation, assignment, betaU, betaA, lambda, floor, dataUnit) {
   const { positions, reads, parentTypes, childOf } = layer;
   const parents = positions * parentTypes;
-  const data = new Float64Array(parents), cost = new Float64Array(parents), logit = new Float64Array(parents);
-  const mean = new Float64Array(parents * 16), variance = new Float64Array(parents * 16);
+  const data = new Float64Array(parents),
+    cost = new Float64Array(parents),
+    logit = new Float64Array(parents);
+  const mean = new Float64Array(parents * 16),
+    variance = new Float64Array(parents * 16);
   const share = new Float64Array(layer.edges);
   for (let p = 0, edge = 0; p < positions; p++) {
     for (let n = 0; n < reads; n++) {
@@ -143,7 +189,8 @@ function maximise(layer, votes, activation, assignment, betaU, betaA, lambda, fl
       for (let parent = p * parentTypes; parent < (p + 1) * parentTypes; parent++, edge++) {
         const part = (share[edge] = assignment[edge] * active); // (2)
         data[parent] += part;
-        for (let to = parent * 16, from = edge * 16; to < parent * 16 + 16; to++, from++) mean[to] += part * votes[from];
+        for (let to = parent * 16, from = edge * 16; to < parent * 16 + 16; to++, from++)
+          mean[to] += part * votes[from];
       }
     }
   }
@@ -169,7 +216,18 @@ function maximise(layer, votes, activation, assignment, betaU, betaA, lambda, fl
     cost[parent] = (costs * data[parent]) / dataUnit; // (5)
     logit[parent] = lambda * (betaA[type] - cost[parent]); // (6)
   }
-  return { assignment, share, data, mean, variance, cost, logit, activation: logit.map(logistic), lambda, logJoint: null };
+  return {
+    assignment,
+    share,
+    data,
+    mean,
+    variance,
+    cost,
+    logit,
+    activation: logit.map(logistic),
+    lambda,
+    logJoint: null,
+  };
 }
 
 export function logistic(x) {
@@ -209,7 +267,8 @@ function logJoints(layer, votes, { mean, variance, logit }) {
 /** (7) Every child is divided over all of its parents, of every type at every position that reads it. */
 function divideOverParents(layer, logJoint) {
   const { positions, reads, parentTypes, childOf, children } = layer;
-  const largest = new Float64Array(children).fill(-Infinity), total = new Float64Array(children);
+  const largest = new Float64Array(children).fill(-Infinity),
+    total = new Float64Array(children);
   const assignment = new Float64Array(layer.edges);
   const forEach = (act) => {
     for (let p = 0, edge = 0; p < positions; p++) {
@@ -237,7 +296,8 @@ function divideOverTypes(layer, logJoint) {
   const { parentTypes } = layer;
   const assignment = new Float64Array(layer.edges);
   for (let start = 0; start < assignment.length; start += parentTypes) {
-    let largest = -Infinity, total = 0;
+    let largest = -Infinity,
+      total = 0;
     for (let o = 0; o < parentTypes; o++) largest = Math.max(largest, logJoint[start + o]);
     for (let o = 0; o < parentTypes; o++) total += assignment[start + o] = Math.exp(logJoint[start + o] - largest);
     for (let o = 0; o < parentTypes; o++) assignment[start + o] /= total;
@@ -251,7 +311,8 @@ export function effectiveChildren(layer, step) {
   const squares = new Float64Array(positions * parentTypes);
   for (let p = 0, edge = 0; p < positions; p++) {
     for (let n = 0; n < reads; n++) {
-      for (let parent = p * parentTypes; parent < (p + 1) * parentTypes; parent++, edge++) squares[parent] += step.share[edge] ** 2;
+      for (let parent = p * parentTypes; parent < (p + 1) * parentTypes; parent++, edge++)
+        squares[parent] += step.share[edge] ** 2;
     }
   }
   return squares.map((square, parent) => (square > 0 ? step.data[parent] ** 2 / square : 0));

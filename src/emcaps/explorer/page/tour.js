@@ -6,26 +6,66 @@ import { effectiveChildren } from "./routing.js";
 import { ranking } from "./store.js";
 
 const STOPS = [
-  { title: "What the network sees", look: ".stages > li:first-child", text: "A small picture, seen by one camera. The network has to say which of the classes it shows, from whatever side.",
-    go: (store) => asTrained(store, { view: "network" }) },
-  { title: "Parts, and how they lie", look: ".stages > li:nth-child(2)", text: "The first capsules look at small patches. Each one says how surely its part is there (bright) and, in 16 numbers that you do not see here, how the part lies: its pose.",
-    go: (store) => asTrained(store, { view: "network" }) },
-  { title: "Every part votes", look: ".vote-view .equation", text: "A part that lies like this suggests a whole that lies like that. So each capsule multiplies its pose by a learned matrix: the product is its vote for the pose of one capsule above it.",
-    go: (store) => onWinner(store, { view: "vote", iteration: 0 }) },
-  { title: "At first nobody knows", look: ".layer-view .plot", text: "These are all the votes for the winning class. In the first iteration each child is shared out evenly over its parents, so all votes count by their activation alone, and the cloud is wide.",
-    go: (store) => onWinner(store, { view: "layer", iteration: 0 }) },
-  { title: "Votes that agree win", look: ".layer-view .plot", text: "Now look at the last iteration. Each child has given more of itself to the parents whose Gaussian explains its vote best. What agrees gets more weight, and the cloud tightens. That is routing.",
-    go: (store) => onWinner(store, { view: "layer", iteration: store.state.settings.iterations - 1 }) },
-  { title: "Tight clouds become active", look: ".stages > li:last-child", text: "A parent whose votes agree is cheap to describe, so it becomes active. Move the slider at the bottom between iterations and watch the classes part.",
-    go: (store) => asTrained(store, { view: "network" }) },
-  { title: "Pitfall 1: parents with one child", look: ".facts", text: "A single vote agrees with itself perfectly: its variance is 0, and its logarithm minus infinity. Here the floor that prevents this is gone, and there are five iterations. Look for parents that live on about one child.",
-    go: (store) => lonelyParent(store) },
-  { title: "Pitfall 2: how much data", look: ".settings", text: "A class reads far more children than other parents do. Unless data is measured relative to the layer’s mean, the costs of the classes are so large that the logistic function is stuck at 0 or 1, where nothing can be learned.",
-    go: (store) => asTrained(store, { view: "network" }, { dataScaling: "none" }) },
-  { title: "Pitfall 3: positions must compete", look: "[aria-label='Parents of this child']", text: "A child is read from several positions. If only the types at one position compete, every position gets all of the child, and it is counted several times. Its shares must sum to 1 over all its parents.",
-    go: (store) => overlappingChild(store) },
-  { title: "Your turn", look: ".side", text: "Turn the toy, drop in a picture of your own, or go to the laboratory, where the three pitfalls can be taken apart.",
-    go: (store) => asTrained(store, { view: "network" }) },
+  {
+    title: "What the network sees",
+    look: ".stages > li:first-child",
+    text: "A small picture, seen by one camera. The network has to say which of the classes it shows, from whatever side.",
+    go: (store) => asTrained(store, { view: "network" }),
+  },
+  {
+    title: "Parts, and how they lie",
+    look: ".stages > li:nth-child(2)",
+    text: "The first capsules look at small patches. Each one says how surely its part is there (bright) and, in 16 numbers that you do not see here, how the part lies: its pose.",
+    go: (store) => asTrained(store, { view: "network" }),
+  },
+  {
+    title: "Every part votes",
+    look: ".vote-view .equation",
+    text: "A part that lies like this suggests a whole that lies like that. So each capsule multiplies its pose by a learned matrix: the product is its vote for the pose of one capsule above it.",
+    go: (store) => onWinner(store, { view: "vote", iteration: 0 }),
+  },
+  {
+    title: "At first nobody knows",
+    look: ".layer-view .plot",
+    text: "These are all the votes for the winning class. In the first iteration each child is shared out evenly over its parents, so all votes count by their activation alone, and the cloud is wide.",
+    go: (store) => onWinner(store, { view: "layer", iteration: 0 }),
+  },
+  {
+    title: "Votes that agree win",
+    look: ".layer-view .plot",
+    text: "Now look at the last iteration. Each child has given more of itself to the parents whose Gaussian explains its vote best. What agrees gets more weight, and the cloud tightens. That is routing.",
+    go: (store) => onWinner(store, { view: "layer", iteration: store.state.settings.iterations - 1 }),
+  },
+  {
+    title: "Tight clouds become active",
+    look: ".stages > li:last-child",
+    text: "A parent whose votes agree is cheap to describe, so it becomes active. Move the slider at the bottom between iterations and watch the classes part.",
+    go: (store) => asTrained(store, { view: "network" }),
+  },
+  {
+    title: "Pitfall 1: parents with one child",
+    look: ".facts",
+    text: "A single vote agrees with itself perfectly: its variance is 0, and its logarithm minus infinity. Here the floor that prevents this is gone, and there are five iterations. Look for parents that live on about one child.",
+    go: (store) => lonelyParent(store),
+  },
+  {
+    title: "Pitfall 2: how much data",
+    look: ".settings",
+    text: "A class reads far more children than other parents do. Unless data is measured relative to the layer’s mean, the costs of the classes are so large that the logistic function is stuck at 0 or 1, where nothing can be learned.",
+    go: (store) => asTrained(store, { view: "network" }, { dataScaling: "none" }),
+  },
+  {
+    title: "Pitfall 3: positions must compete",
+    look: "[aria-label='Parents of this child']",
+    text: "A child is read from several positions. If only the types at one position compete, every position gets all of the child, and it is counted several times. Its shares must sum to 1 over all its parents.",
+    go: (store) => overlappingChild(store),
+  },
+  {
+    title: "Your turn",
+    look: ".side",
+    text: "Turn the toy, drop in a picture of your own, or go to the laboratory, where the three pitfalls can be taken apart.",
+    go: (store) => asTrained(store, { view: "network" }),
+  },
 ];
 
 function asTrained(store, changes, settings = {}) {
@@ -36,7 +76,8 @@ function asTrained(store, changes, settings = {}) {
 
 function onWinner(store, changes) {
   asTrained(store, {});
-  const layer = store.state.network.layers.length - 1, type = ranking(store.state)[0];
+  const layer = store.state.network.layers.length - 1,
+    type = ranking(store.state)[0];
   store.set({ layer, position: 0, type, read: strongestRead(store.state, layer + 1, 0, type), ...changes });
 }
 
@@ -51,7 +92,8 @@ function lonelyParent(store) {
     const lonelier = last.data[parent] > 0.3 && effective[parent] < effective[best];
     if (last.data[best] <= 0.3 || lonelier) best = parent;
   }
-  const position = Math.floor(best / layer.parentTypes), type = best % layer.parentTypes;
+  const position = Math.floor(best / layer.parentTypes),
+    type = best % layer.parentTypes;
   store.set({ layer: 0, position, type, read: strongestRead(store.state, 1, position, type), view: "layer" });
 }
 
@@ -67,10 +109,30 @@ function overlappingChild(store) {
 /** The button that starts the tour, and the card that leads through it. */
 export function tour(store) {
   let stop = 0;
-  const title = el("h2", { id: "tour-title", tabindex: -1 }), text = el("p"), count = el("span", { class: "quiet" });
-  const back = el("button", { onclick: () => go(stop - 1) }, "Back"), next = el("button", { class: "strong", onclick: () => (stop + 1 < STOPS.length ? go(stop + 1) : end()) }, "Next");
-  const card = el("section", { class: "tour card", "aria-labelledby": "tour-title", hidden: true, onkeydown: (event) => { if (event.key === "Escape") end(); } },
-    title, text, el("div", { class: "row spread" }, count, el("div", { class: "row" }, el("button", { onclick: () => end() }, "End the tour"), back, next)));
+  const title = el("h2", { id: "tour-title", tabindex: -1 }),
+    text = el("p"),
+    count = el("span", { class: "quiet" });
+  const back = el("button", { onclick: () => go(stop - 1) }, "Back"),
+    next = el("button", { class: "strong", onclick: () => (stop + 1 < STOPS.length ? go(stop + 1) : end()) }, "Next");
+  const card = el(
+    "section",
+    {
+      class: "tour card",
+      "aria-labelledby": "tour-title",
+      hidden: true,
+      onkeydown: (event) => {
+        if (event.key === "Escape") end();
+      },
+    },
+    title,
+    text,
+    el(
+      "div",
+      { class: "row spread" },
+      count,
+      el("div", { class: "row" }, el("button", { onclick: () => end() }, "End the tour"), back, next),
+    ),
+  );
   const button = el("button", { class: "strong", onclick: () => go(0) }, "Take the tour (3 minutes)");
   const unmark = () => document.querySelectorAll(".toured").forEach((element) => element.classList.remove("toured"));
   const go = (number) => {

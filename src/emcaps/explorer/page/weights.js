@@ -10,18 +10,27 @@ export function readWeights(buffer) {
   try {
     config = JSON.parse(texts.config);
   } catch {
-    throw new Error("This file holds no settings of a network, so emcaps did not write it. Take weights.safetensors of a run.");
+    throw new Error(
+      "This file holds no settings of a network, so emcaps did not write it. Take weights.safetensors of a run.",
+    );
   }
-  if (!config.network || !config.data) throw new Error("The settings in this file lack the network or the data: emcaps did not write it.");
+  if (!config.network || !config.data)
+    throw new Error("The settings in this file lack the network or the data: emcaps did not write it.");
   const tensors = {};
   for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(header)) {
     if (name === "__metadata__" || !name.startsWith("network.")) continue;
     const count = shape.reduce((product, side) => product * side, 1);
-    if (dtype !== "F32" || offsets[1] - offsets[0] !== 4 * count || start + offsets[1] > buffer.byteLength || offsets[0] < 0) {
+    if (
+      dtype !== "F32" ||
+      offsets[1] - offsets[0] !== 4 * count ||
+      start + offsets[1] > buffer.byteLength ||
+      offsets[0] < 0
+    ) {
       throw new Error(`The tensor ${name} in this file is damaged, or is not float32.`);
     }
     const values = new Float32Array(buffer.slice(start + offsets[0], start + offsets[1]));
-    if (!values.every(Number.isFinite)) throw new Error(`The tensor ${name} in this file has numbers that are not finite.`);
+    if (!values.every(Number.isFinite))
+      throw new Error(`The tensor ${name} in this file has numbers that are not finite.`);
     tensors[name] = { shape, values };
   }
   return { tensors, config, names: namesOf(config) };

@@ -1,0 +1,69 @@
+"""The command that records the tests on a GPU, as far as it can be tested without one."""
+
+import re
+
+import gpu_tests
+from gpu_tests import ROOT, Outcome, files_to_run, main, record, record_name, run_file
+
+TESTS = """
+import pytest
+
+def test_one():
+    pass
+
+@pytest.mark.parametrize("number", range({passing}))
+def test_some(number):
+    pass
+
+@pytest.mark.skip
+def test_skipped():
+    pass
+
+def test_last():
+    assert {last}
+"""
+
+
+def test_without_a_gpu_it_refuses_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["--out", str(tmp_path)]) == 1
+    assert "torch finds no GPU here" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpus_record_has_counts_versions_and_the_command(tmp_path, monkeypatch, capsys):
+    """With a GPU that is made up, and two files of tests."""
+    for name, last in (("test_a.py", True), ("test_b.py", False)):
+        (tmp_path / name).write_text(TESTS.format(passing=3, last=last))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA GeForce RTX 9090")
+    monkeypatch.setattr(gpu_tests, "files_to_run", lambda: [tmp_path / "test_a.py", tmp_path / "test_b.py"])
+    assert main(["--out", str(tmp_path), "--jobs", "1"]) == 1  # since one fails
+    assert "assert False" in capsys.readouterr().out
+    text = (tmp_path / "geforce-rtx-9090.txt").read_text()
+    assert "\n9 passed, 1 failed, 2 skipped, in " in text
+    assert re.search(r"test_a\.py +5 passed, 1 skipped  \(\d+ s\)\n", text)
+    assert re.search(r"test_b\.py +4 passed, 1 failed, 1 skipped  \(\d+ s\)\n", text)
+    assert re.search(r"NVIDIA GeForce RTX 9090, Python 3\.\d+\.\d+, torch 2\.", text)
+    assert "make gpu-test PYTHON=python3" in text
+
+
+def test_a_file_that_crashes_has_failed(tmp_path):
+    (tmp_path / "test_crash.py").write_text("import os\nos._exit(3)\n")
+    found = run_file(tmp_path / "test_crash.py")
+    assert (found.passed, found.failed, found.skipped) == (0, 1, 0)
+
+
+def test_files_that_use_a_gpu_are_all_among_those_to_run():
+    run = set(files_to_run())
+    assert all(file.is_file() for file in run)
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        if re.search(r"skipif\(not torch\.cuda\.is_available", file.read_text(encoding="utf-8")):
+            assert file in run, file
+
+
+def test_a_record_without_failures():
+    text = record([Outcome("tests/nn/test_layers.py", 16, 0, 0, 2.4)], "NVIDIA H200", 14, 3.0)
+    assert "16 passed, none failed, none skipped, in 3 seconds" in text
+    assert text.endswith("tests/nn/test_layers.py     16 passed  (2 s)\n")
+    assert record_name("NVIDIA H200") == "h200.txt"

@@ -1,0 +1,161 @@
+"""Errors of a GPU, which are made up here: a step that raises what torch raises."""
+
+import pytest
+import torch
+
+from emcaps.train import device_errors, loop, train
+from emcaps.train.checkpoint import load
+from emcaps.train.device_errors import (
+    BatchTooLargeError,
+    LostDeviceError,
+    batch_that_fits,
+    is_lost_device,
+    is_out_of_memory,
+)
+from emcaps.train.step import TrainingStep
+from train.runs import assert_same_run
+from train.test_step import make
+
+OUT_OF_MEMORY = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+LOST = RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported later")
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def failing_at(number, error, do=TrainingStep.work):
+    """A step's work that raises after so many whole steps."""
+    done = 0
+
+    def work(step):
+        nonlocal done
+        if done == number:
+            raise error
+        done += 1
+        do(step)
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "memory"),
+    [
+        (LOST, True, False),
+        (RuntimeError("CUDA error: device-side assert triggered"), True, False),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True, False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True, False),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True, False),
+        (OUT_OF_MEMORY, False, True),
+        (RuntimeError("CUDA error: out of memory"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False, True),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False, False),
+        (ValueError("CUDA error: not torch's"), False, False),
+    ],
+)
+def test_errors_of_a_gpu_are_told_apart(error, lost, memory):
+    assert (is_lost_device(error), is_out_of_memory(error)) == (lost, memory)
+
+
+def test_a_lost_device_says_what_is_saved_and_the_run_resumes_to_the_same_bits(
+    tmp_path, config, data_folder, monkeypatch
+):
+    train(config, tmp_path / "whole", device="cpu", data_folder=data_folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingStep, "work", failing_at(7, LOST))
+        with pytest.raises(LostDeviceError, match=r"launch failure\).* saved up to step 4, and nothing") as caught:
+            train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert "\n" not in str(caught.value)
+    assert load(tmp_path / "run/checkpoint.safetensors").step == 4
+    train(config, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_device_that_is_lost_before_the_first_checkpoint(tmp_path, config, data_folder, monkeypatch):
+    monkeypatch.setattr(TrainingStep, "work", failing_at(2, LOST))
+    with pytest.raises(LostDeviceError, match="no checkpoint yet and starts over when it is resumed"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+
+
+def test_a_device_that_is_lost_while_a_checkpoint_is_read_from_it(tmp_path, config, data_folder, monkeypatch):
+    """A kernel's failure is often noticed only then."""
+    saved = []
+
+    def save(*arguments):
+        if saved:
+            raise LOST
+        saved.append(arguments[-1])
+        return real(*arguments)
+
+    real = loop.checkpoints.save_checkpoint
+    monkeypatch.setattr(loop.checkpoints, "save_checkpoint", save)
+    with pytest.raises(LostDeviceError, match="saved up to step 4"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+
+
+def test_another_error_stays_what_it_is(tmp_path, config, data_folder, monkeypatch):
+    monkeypatch.setattr(TrainingStep, "work", failing_at(2, RuntimeError("a mistake of ours")))
+    with pytest.raises(RuntimeError, match=r"^a mistake of ours$"):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+
+
+class Small:
+    """Stands in for the network's memory: more images than these do not fit."""
+
+    def __init__(self, monkeypatch, images):
+        real = device_errors.loss_of
+
+        def loss_of(output, target, *others):
+            if len(target) > images:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+            return real(output, target, *others)
+
+        monkeypatch.setattr(device_errors, "loss_of", loss_of)
+        monkeypatch.setattr("emcaps.train.step.loss_of", loss_of)
+
+
+@pytest.mark.parametrize(
+    ("fits", "message"),
+    [
+        (5, r"^train\.batch_size 8 does not fit into the memory of the GPU; 4 does: start a run with --batch-size 4,"),
+        (1, r"; 1 does: start a run with --batch-size 1,"),
+        (0, r"^not even a batch of one image fits"),
+    ],
+)
+def test_a_full_memory_names_the_batch_that_fits(tmp_path, config, data_folder, monkeypatch, fits, message):
+    Small(monkeypatch, fits)
+    with pytest.raises(BatchTooLargeError, match=message):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert not (tmp_path / "run/checkpoint.safetensors").exists()
+
+
+def test_to_try_batches_changes_nothing(config, monkeypatch):
+    step = make(config)
+    step(0)
+    before = [value.detach().clone() for value in step.state()]
+    Small(monkeypatch, 3)
+    assert batch_that_fits(step) == 2
+    assert all(torch.equal(one, other) for one, other in zip(before, step.state(), strict=True))
+    assert all(value.grad is None for value in step.network.parameters())
+
+
+def test_several_processes_are_told_to_take_half(config, monkeypatch):
+    step = make(config)
+    monkeypatch.setattr(device_errors.distributed, "size", lambda: 2)
+    told = device_errors.explain_full_memory(OUT_OF_MEMORY, step, config.train)
+    assert "divided among 2 processes" in str(told)
+    assert f"--batch-size {config.train.batch_size // 2}" in str(told)
+
+
+@NEEDS_GPU
+def test_a_batch_that_is_too_large_for_this_gpu(tmp_path, config, data_folder):
+    """For this process a small part of the memory is all there is; other tests use the rest."""
+    large = config.override({"train.batch_size": 65536, "network.conv1_types": 32, "train.graph": "off"})
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(2 * 2**30 / torch.cuda.mem_get_info()[1])
+    try:
+        with pytest.raises(BatchTooLargeError, match=r"65536 does not fit .* --batch-size \d+,") as caught:
+            train(large, tmp_path / "run", device="cuda", data_folder=data_folder)
+        fits = int(str(caught.value).partition("--batch-size ")[2].partition(",")[0])
+        fitting = large.override({"train.batch_size": fits, "train.steps": 2})
+        assert train(fitting, tmp_path / "fits", device="cuda", data_folder=data_folder).complete
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
