@@ -17,6 +17,7 @@ from emcaps.names import check_name, shown, unknown_name
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
 Competition = Literal["all", "types"]
+Pose = Literal["matrix", "vector"]
 NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
@@ -132,6 +133,9 @@ class NetworkConfig:
     conv1_types and conv2_types, which are 0 otherwise."""
     coordinate_scale: float = 1.0
     """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
+    pose: Pose = "matrix"
+    """"matrix" multiplies a child's 4x4 pose by a 4x4 matrix; "vector" takes the pose as a row of 16 numbers and
+    multiplies it by a 16x16 matrix, which only the reference implementation does."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
@@ -152,6 +156,11 @@ class NetworkConfig:
         _check_numbers(self, "network", "positive and finite", "final_lambda")
         floats = ("variance_floor", "weight_noise", "pose_scale", "class_scale")
         _check_numbers(self, "network", "zero or more, and finite", *floats)
+        _require(
+            self.pose == "matrix" or self.impl in ("auto", "reference"),
+            self.impl,
+            "network.impl must be 'auto' or 'reference' with network.pose 'vector', which no kernel routes",
+        )
         _require(
             self.pose_scale > 0 or self.class_scale == 0,
             self.class_scale,

@@ -8,6 +8,7 @@ import torch
 from emcaps import RoutingOutput, class_routing
 from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.nn import BaselineCNN, MatrixCapsNet, NetworkTrace, build_network, spread_loss
+from emcaps.nn.geometry import parameter_count
 from emcaps.nn.summary import count_parameters
 
 TINY = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=2)
@@ -194,6 +195,28 @@ def test_coordinates_can_be_left_out(impl):
     with_coordinates = MatrixCapsNet(TINY)
     with_coordinates.load_state_dict(network.state_dict())
     assert not torch.allclose(with_coordinates(images).pose, expected.pose, atol=1e-2)
+
+
+def test_poses_as_vectors():
+    torch.manual_seed(0)
+    config = dataclasses.replace(TINY, pose="vector", weight_noise=0.0)
+    network = MatrixCapsNet(config)
+    assert network.conv_caps1.weight.shape == (3, 3, 2, 3, 16, 16)
+    assert count_parameters(network) == parameter_count(config, 1)
+    routed = sum(layer.weight.numel() for layer in network.routed)
+    assert routed == 16 * sum(layer.weight.numel() for layer in MatrixCapsNet(TINY).routed)
+    matrices = MatrixCapsNet(dataclasses.replace(TINY, weight_noise=0.0))
+    ours = {name: value for name, value in network.state_dict().items() if not name.endswith("caps.weight")}
+    matrices.load_state_dict(
+        {name: value for name, value in ours.items() if value.shape[-2:] != (16, 16)}, strict=False
+    )
+    images = torch.randn(2, 1, 20, 20)
+    # The identity leaves a vector as it is, as it leaves a matrix.
+    torch.testing.assert_close(network(images).pose, matrices(images).pose, rtol=1e-4, atol=1e-5)
+    network(images).activation.sum().backward()
+    assert all(layer.weight.grad.abs().sum() > 0 for layer in network.routed)
+    with pytest.raises(ValueError, match="must be 'auto' or 'reference' with"):
+        dataclasses.replace(config, impl="numba")
 
 
 @pytest.mark.parametrize("pose_scale", [0.0, 0.5])

@@ -73,7 +73,7 @@ def brute_force_conv(
                         for i in range(child_types):
                             for o in range(parent_types):
                                 child, parent = (v * down + ky, u * right + kx, i), (v, u, o)
-                                votes[child, parent] = (pose[(b, *child)] @ weight[ky, kx, i, o]).reshape(16)
+                                votes[child, parent] = _vote(pose[(b, *child)], weight[ky, kx, i, o])
                                 active[child] = activation[(b, *child)]
         elements.append(
             _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
@@ -118,7 +118,7 @@ def brute_force_class(
                 for i in range(child_types):
                     for o in range(parent_types):
                         child, parent = (y, x, i), (0, 0, o)
-                        votes[child, parent] = (pose[(b, *child)] @ weight[i, o] + place).reshape(16)
+                        votes[child, parent] = _vote(pose[(b, *child)], weight[i, o]) + place.reshape(16)
                         active[child] = activation[(b, *child)]
         elements.append(
             _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
@@ -129,6 +129,11 @@ def brute_force_class(
         assignment_shape=(batch, height, width, child_types, parent_types),
         parent_shape=(batch, parent_types),
     )
+
+
+def _vote(pose: Tensor, matrix: Tensor) -> Tensor:
+    """Of a pose that is a matrix, or a vector where the matrix has 16 rows."""
+    return pose.reshape(16) @ matrix if len(matrix) == 16 else (pose @ matrix).reshape(16)
 
 
 def _route(

@@ -63,6 +63,15 @@ def test_the_kernels_leave_coordinates_out(shape, competition):
         )
 
 
+@pytest.mark.parametrize("coordinate_scale", [0, 1])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_poses_as_vectors(iterations, coordinate_scale):
+    inputs = class_inputs(grid=(2, 2), child_types=2, parent_types=3)
+    inputs = inputs._replace(weight=torch.randn(2, 3, 16, 16, dtype=torch.float64) / 4)
+    options = {"iterations": iterations, "coordinate_scale": coordinate_scale}
+    assert_routing_is(class_routing, class_routing_trace, brute_force_class, inputs, **options)
+
+
 @pytest.mark.parametrize("scale", [0.5, -1])
 def test_the_kernels_cannot_scale_coordinates(scale):
     with pytest.raises(

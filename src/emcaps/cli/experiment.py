@@ -143,6 +143,36 @@ def pitfalls(
         run_pitfalls(runs, wide_console(), data, network, train=how, figures=figures)
 
 
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment ablations --train --runs runs/ablations --seeds 1",
+        "emcaps experiment ablations --train --network small --data smallnorb --runs runs/ablations-small --jobs 4",
+    )
+)
+def ablations(
+    runs: RunsOption = Path("results/ablations"),
+    network: Annotated[
+        str, typer.Option(help="tiny, for minutes on a CPU, or small, for a GPU and the whole of smallNORB.")
+    ] = "tiny",
+    data: DataOption = "toys",
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as it3-margin; may be repeated.")
+    ] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Hinton's ablations: iterations, matrix or vector poses, losses, and coordinates on and off."""
+    from emcaps.experiments.ablations import run_ablations
+
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(RESUMES):
+        run_ablations(runs, wide_console(), data, network, rows, train=how)
+
+
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
 def cost(
     runs: Annotated[Path, typer.Option(help="Folder of the runs of Table 2.")] = Path("results/table2"),

@@ -85,6 +85,7 @@ class MatrixCapsNet(Classifier):
         settings: dict[str, Any] = {
             "identity": config.weight_identity,
             "noise": config.weight_noise,
+            "vector_pose": config.pose == "vector",
             "iterations": config.iterations,
             "final_lambda": config.final_lambda,
             "variance_floor": config.variance_floor,

@@ -47,7 +47,8 @@ def conv_routing(
     Args:
         pose: (B, H, W, I, 4, 4), the children's pose matrices.
         activation: (B, H, W, I), their activations, 0 to 1.
-        weight: (KH, KW, I, O, 4, 4), a matrix for each kernel offset, child type and parent type.
+        weight: (KH, KW, I, O, 4, 4), a matrix for each kernel offset, child type and parent type. With (KH, KW, I, O,
+            16, 16) the pose is a vector of 16 numbers, row by row; only the reference routes those.
         beta_u: (O,), the cost of describing data, for each parent type.
         beta_a: (O,), the gain of being active, for each parent type.
         stride: step between windows: a number or (rows, columns). Children that no window covers are ignored.
@@ -90,7 +91,7 @@ def class_routing(
     Args:
         pose: (B, H, W, I, 4, 4), the children's pose matrices.
         activation: (B, H, W, I), their activations, 0 to 1.
-        weight: (I, O, 4, 4), a matrix for each child type and class.
+        weight: (I, O, 4, 4), a matrix for each child type and class, or (I, O, 16, 16) for poses as vectors.
         beta_u: (O,), the cost of describing data, for each class.
         beta_a: (O,), the gain of being active, for each class.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
@@ -159,19 +160,10 @@ def _route(
 ) -> RoutingOutput:
     """Run one routing by the chosen implementation. A stride of None means a class layer."""
     device = _device(inputs)
-    transformed = _is_transformed(inputs)
-    only_reference = transformed or coordinate_scale not in (0, 1)
-    chosen = choose_implementation("reference" if impl == "auto" and only_reference else impl, device)
-    if chosen != "reference" and transformed:
-        raise ValueError(
-            f"impl={impl!r} cannot run under vmap, jvp and the like, or with forward-mode derivatives: "
-            "only the reference goes through them; use impl='auto' or 'reference'"
-        )
-    if chosen != "reference" and only_reference:
-        raise ValueError(
-            f"impl={impl!r} cannot scale coordinates by {coordinate_scale}: the kernels add them as they are (1) or "
-            "leave them out (0); use impl='auto' or 'reference'"
-        )
+    beyond_kernels = _beyond_kernels(inputs, coordinate_scale)
+    chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
+    if chosen != "reference" and beyond_kernels:
+        raise ValueError(f"impl={impl!r} cannot {beyond_kernels}; use impl='auto' or 'reference'")
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
@@ -285,6 +277,19 @@ def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
     if debug.enabled:
         debug.check_inputs(inputs)
     return inputs
+
+
+def _beyond_kernels(inputs: Inputs, coordinate_scale: float) -> str:
+    """What only the reference can do with these inputs; empty if the kernels can do it all."""
+    if _is_transformed(inputs):
+        return (
+            "run under vmap, jvp and the like, or with forward-mode derivatives: only the reference goes through them"
+        )
+    if coordinate_scale not in (0, 1):
+        return f"scale coordinates by {coordinate_scale}: the kernels add them as they are (1) or leave them out (0)"
+    if isinstance(inputs[2], Tensor) and inputs[2].dim() >= 4 and inputs[2].shape[-1] == 16:
+        return "route poses as vectors: the kernels multiply by 4x4 matrices alone, not by 16x16"
+    return ""
 
 
 def _device(inputs: Inputs) -> torch.device:
