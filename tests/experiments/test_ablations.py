@@ -65,3 +65,5 @@ def test_failed_runs_are_counted_and_left_out_of_the_error():
     cells = ablations.row_cells(config, [record(97.0), record(99.0), record(math.nan, 40)])
     assert cells[4:6] == ["2.00 ± 1.41", "3, 1 failed"]
     assert ablations.row_cells(config, [record(math.nan, 40)])[4:] == ["-", "1, 1 failed", cells[6], "-"]
+    table = ablations.markdown_ablations({"it3": []}, {"it3": config}, "runs/")
+    assert table.splitlines()[-1] == f"| it3 | 3 | matrix | spread | yes | - | 0 | {cells[6]} | - | 1.8 |"

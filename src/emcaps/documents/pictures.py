@@ -12,6 +12,7 @@ from emcaps.bench.plots import draw_rows
 from emcaps.documents import routing_tutorial
 from emcaps.documents.recorded import (
     PITFALLS,
+    attack_record,
     bench_rows,
     cost_points,
     iterations_runs,
@@ -19,6 +20,7 @@ from emcaps.documents.recorded import (
     table2_records,
 )
 from emcaps.experiments import cost, iterations, pitfalls, table2
+from emcaps.experiments.attack_tables import draw_attack
 from emcaps.files import atomic_write
 
 FOLDER = "docs/images"
@@ -37,6 +39,7 @@ def draw_all(folder: Path) -> list[Path]:
     for network in PITFALLS:
         pitfalls.draw_figures(pitfalls_runs(network), folder, network)
     iterations.draw_figures(iterations_runs(), folder)
+    draw_attack(attack_record(), folder / "attack.png")
     routing_tutorial.draw_pictures(folder)
     return sorted(folder.glob("*.png"))
 

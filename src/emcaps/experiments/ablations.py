@@ -82,8 +82,7 @@ def run_ablations(
         left = number in (0, 2, 3, 4)
         table.add_column(column.replace(" ", "\n"), justify="left" if left else "right", no_wrap=True)
     for row, records in found.items():
-        if records:
-            table.add_row(row, *row_cells(rows[row], records), hinton(row))
+        table.add_row(row, *row_cells(rows[row], records), hinton(row))
     console.print(table)
     print(markdown_ablations(found, rows, runs_link(runs)))
 
@@ -111,10 +110,9 @@ def hinton(row: str) -> str:
 
 
 def markdown_ablations(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig], link: str) -> str:
-    """The table for a page, with links to the runs."""
+    """The table for a page, with links to the runs; a row without any has dashes."""
     lines = [
-        [markdown_link(row, link + row), *row_cells(rows[row], records), hinton(row)]
+        [markdown_link(row, link + row) if records else row, *row_cells(rows[row], records), hinton(row)]
         for row, records in found.items()
-        if records
     ]
     return markdown_table((*HEADER, "Hinton's error, %"), lines, left=(0, 2, 3, 4))
