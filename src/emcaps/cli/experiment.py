@@ -298,4 +298,5 @@ def attack(
         settings = settings._replace(epsilons=sorted(set(epsilon)))
     if targeted:
         settings = settings._replace(targeted=sorted(set(targeted)))
-    run_attack(runs, wide_console(), settings, json=json, figure=figure, device=device, data_folder=folder)
+    with interruption("nothing is saved before all networks are attacked"):
+        run_attack(runs, wide_console(), settings, json=json, figure=figure, device=device, data_folder=folder)

@@ -30,7 +30,7 @@ from emcaps.data.crops import centre_crop, grey_deviation, grey_scale
 from emcaps.data.splits import load_tested
 from emcaps.data.tensors import to_tensors
 from emcaps.experiments.attack_tables import draw_attack, show_attack
-from emcaps.files import write_json
+from emcaps.files import check_writable, write_json
 from emcaps.nn import MatrixCapsNet
 from emcaps.nn.classifier import Classifier, class_scores
 from emcaps.provenance import environment
@@ -119,11 +119,15 @@ def run_attack(
     _check(names, settings)
     if figure is not None:
         check_matplotlib()
+    for path in (json, figure):
+        if path is not None:
+            check_writable(path.parent)
     place = start_work(device)
+    surroundings = environment(place)
     victims = [_load(name, settings, place, data_folder) for name in names]
     with counting_bar("attacking", "images") as show:
         found = measure_attacks(victims, settings, show)
-    found = {"environment": environment(place)} | found
+    found = {"environment": surroundings} | found
     show_attack(found, console)
     if json is not None:
         write_json(json, found)
