@@ -110,7 +110,7 @@ def attack_markdown(found: Mapping[str, Any], table: str) -> str:
 
 def draw_attack(found: Mapping[str, Any], path: Path) -> None:
     """Draw accuracy and success against epsilon, a colour for each network and a style for each kind of attack."""
-    figure = new_figure((12, 5))
+    figure = new_figure((12, 6))
     left, right = figure.subplots(1, 2, sharey=True)
     styles = {
         ("none", "noise"): (":", "random signs"),
@@ -131,7 +131,7 @@ def draw_attack(found: Mapping[str, Any], path: Path) -> None:
         axes.set_title(title)
         axes.set_xlabel("epsilon, standard deviations of the image")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))  # below the lines
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=100, format="png")
 
