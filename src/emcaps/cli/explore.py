@@ -9,7 +9,7 @@ import typer
 
 from emcaps.cli.shared import FolderOption
 
-DEFAULT = "small-mono"
+DEFAULT = "small-toys"
 
 
 def explore(

@@ -15,8 +15,8 @@ def export_network(
     weights: Annotated[
         str,
         typer.Argument(
-            help="A network that comes with emcaps (full-stereo, small-mono, small-stereo), a run folder or a "
-            ".safetensors file.",
+            help="A network that comes with emcaps (small-stereo, small-mono, small-toys, full-stereo), a run folder "
+            "or a .safetensors file.",
             metavar="WEIGHTS",
         ),
     ],

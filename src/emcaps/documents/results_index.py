@@ -37,6 +37,7 @@ FOLDERS = {
         "1, 2 and 3 iterations, and softer routing ([page](../docs/three-iterations.md))",
         "`emcaps experiment iterations`",
     ),
+    "toys": ("the network of the explorer, trained on toys", "`emcaps train`"),
     "weights": (
         "what the networks in the package answer, and their routing",
         "`emcaps eval`, `emcaps experiment inside`",
