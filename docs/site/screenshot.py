@@ -23,7 +23,7 @@ def main() -> None:
         file = Path(folder) / "explorer.html"
         file.write_text(explorer_page(DEFAULT), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(QUIET))
-        page = browser.new_page(viewport={"width": 1400, "height": 940})
+        page = browser.new_page(viewport={"width": 1400, "height": 1130})
         page.goto(file.as_uri())
         page.get_by_role("button", name="airplane", exact=True).first.click()
         page.get_by_label("Turn (azimuth)").fill("3")
