@@ -17,6 +17,7 @@ from emcaps.names import check_name, shown, unknown_name
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
 Competition = Literal["all", "types"]
+Pose = Literal["matrix", "vector"]
 NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
@@ -134,6 +135,11 @@ class NetworkConfig:
     """For the CNN: channels of its first convolution; the second has twice as many."""
     cnn_hidden: int = 1024
     """For the CNN: units of its hidden layer."""
+    coordinate_scale: float = 1.0
+    """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
+    pose: Pose = "matrix"
+    """"matrix" multiplies a child's 4x4 pose by a 4x4 matrix; "vector" takes the pose as a row of 16 numbers and
+    multiplies it by a 16x16 matrix, which only the reference implementation does."""
 
     def __post_init__(self) -> None:
         _check_choices(self, "network")
@@ -157,10 +163,15 @@ class NetworkConfig:
                 f"network.{name} describes the cnn network, and this one is made of capsules: it must be left out",
             )
         _check_numbers(self, "network", "at least 2", "classes")
-        _check_numbers(self, "network", "finite", "weight_identity")
+        _check_numbers(self, "network", "finite", "weight_identity", "coordinate_scale")
         _check_numbers(self, "network", "positive and finite", "final_lambda")
         floats = ("variance_floor", "weight_noise", "pose_scale", "class_scale")
         _check_numbers(self, "network", "zero or more, and finite", *floats)
+        _require(
+            self.pose == "matrix" or self.impl in ("auto", "reference"),
+            self.impl,
+            "network.impl must be 'auto' or 'reference' with network.pose 'vector', which no kernel routes",
+        )
         _require(
             self.pose_scale > 0 or self.class_scale == 0,
             self.class_scale,

@@ -6,7 +6,7 @@ import pytest
 
 from emcaps import cli
 
-DEFAULTS = {"table2": 3, "iterations": 3, "pitfalls": 3, "choices": 1, "viewpoints": 5}
+DEFAULTS = {"table2": 3, "iterations": 3, "pitfalls": 3, "ablations": 3, "choices": 1, "viewpoints": 5}
 
 
 @pytest.fixture

@@ -128,3 +128,13 @@ def test_thirteen_standardised_crops_are_each_standardised() -> None:
 def test_crops_refuse(call: Callable[[torch.Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(some_images(1))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("standardised", ["image", "crop", "background"])
+def test_grey_scale_says_how_the_centre_crop_is_prepared(channels: int, standardised: str) -> None:
+    images = some_images(4, channels)
+    images[1] = images[1] // 64 + 180
+    offset, scale = crops.grey_scale(images, 20, standardised)
+    prepared = crops.evaluation_crops(images, 20, 1, standardised)[:, 0]
+    torch.testing.assert_close((crops.centre_crop(images, 20) - offset) / scale, prepared, rtol=1e-5, atol=1e-5)

@@ -71,6 +71,15 @@ def test_a_network_of_other_layers_on_own_colour_pictures(tmp_path):
     assert found["names"] == ["a", "b", "c"]
 
 
+def test_a_network_with_other_coordinates(tmp_path):
+    settings = {"network.coordinate_scale": 0.25, "network.conv1_types": 2, "network.conv2_types": 3, "data.crop": 16}
+    config = preset("tiny").override(settings)
+    torch.manual_seed(0)
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, build_network(config.network, 1, 16), config, 0)
+    check(*compared(path))
+
+
 @pytest.mark.parametrize("damage", ["cut", "letters", "cnn", "nan"])
 def test_other_files_are_refused_in_a_sentence(damage, tmp_path):
     path = tmp_path / "weights.safetensors"

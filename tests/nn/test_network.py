@@ -5,8 +5,10 @@ import pickle
 import pytest
 import torch
 
+from emcaps import RoutingOutput, class_routing
 from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.nn import BaselineCNN, MatrixCapsNet, NetworkTrace, build_network, spread_loss
+from emcaps.nn.geometry import parameter_count
 from emcaps.nn.summary import count_parameters
 
 TINY = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=2)
@@ -181,3 +183,72 @@ def test_a_network_that_no_memory_holds_is_refused(config, image_size):
     """Such as one that the header of a stranger's weights asks for."""
     with pytest.raises(ValueError, match=r"would have [\d,]+ parameters, more than the .* choose fewer channels"):
         build_network(config, 1, image_size)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_coordinates_can_be_left_out(impl):
+    torch.manual_seed(0)
+    network = MatrixCapsNet(dataclasses.replace(TINY, coordinate_scale=0.0, impl=impl))
+    images = torch.randn(2, 1, 20, 20)
+    assert network.class_caps.coordinate_scale == 0
+    capsules = network.trace(images)[-2][-1]
+    children = RoutingOutput(capsules.mean, capsules.activation)
+    expected = class_routing(
+        *children,
+        network.class_caps.weight,
+        network.class_caps.beta_u,
+        network.class_caps.beta_a,
+        iterations=2,
+        coordinate_scale=0,
+        impl="reference",
+    )
+    torch.testing.assert_close(network(images).pose, expected.pose, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(network.trace(images)[-1][-1].mean, expected.pose, rtol=1e-4, atol=1e-5)
+    with_coordinates = MatrixCapsNet(TINY)
+    with_coordinates.load_state_dict(network.state_dict())
+    assert not torch.allclose(with_coordinates(images).pose, expected.pose, atol=1e-2)
+
+
+def test_poses_as_vectors():
+    torch.manual_seed(0)
+    config = dataclasses.replace(TINY, pose="vector", weight_noise=0.0)
+    network = MatrixCapsNet(config)
+    assert network.conv_caps1.weight.shape == (3, 3, 2, 3, 16, 16)
+    assert count_parameters(network) == parameter_count(config, 1)
+    routed = sum(layer.weight.numel() for layer in network.routed)
+    assert routed == 16 * sum(layer.weight.numel() for layer in MatrixCapsNet(TINY).routed)
+    matrices = MatrixCapsNet(dataclasses.replace(TINY, weight_noise=0.0))
+    ours = {name: value for name, value in network.state_dict().items() if not name.endswith("caps.weight")}
+    matrices.load_state_dict(
+        {name: value for name, value in ours.items() if value.shape[-2:] != (16, 16)}, strict=False
+    )
+    images = torch.randn(2, 1, 20, 20)
+    # The identity leaves a vector as it is, as it leaves a matrix.
+    torch.testing.assert_close(network(images).pose, matrices(images).pose, rtol=1e-4, atol=1e-5)
+    network(images).activation.sum().backward()
+    assert all(layer.weight.grad.abs().sum() > 0 for layer in network.routed)
+    with pytest.raises(ValueError, match="must be 'auto' or 'reference' with"):
+        dataclasses.replace(config, impl="numba")
+
+
+@pytest.mark.parametrize("pose_scale", [0.0, 0.5])
+def test_class_logits_are_the_inputs_of_the_logistic_functions(pose_scale):
+    torch.manual_seed(0)
+    config = NetworkConfig(
+        conv_channels=4, primary_types=2, conv1_types=3, conv2_types=3, pose_scale=pose_scale, input="as_given"
+    )
+    network, images = MatrixCapsNet(config), torch.randn(3, 1, 20, 20)
+    torch.testing.assert_close(network.class_logits(images).sigmoid(), network(images).activation)
+
+
+def test_class_logits_have_a_gradient_where_activations_are_rounded_to_1():
+    torch.manual_seed(0)
+    config = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=3, input="as_given")
+    network = MatrixCapsNet(config)
+    torch.nn.init.constant_(network.class_caps.beta_a, 1e4)
+    images = torch.randn(1, 1, 20, 20, requires_grad=True)
+    assert torch.equal(network(images).activation, torch.ones(1, 5))
+    (rounded,) = torch.autograd.grad(network(images).activation.sum(), images)
+    (found,) = torch.autograd.grad(network.class_logits(images).sum(), images)
+    assert not rounded.any()
+    assert found.abs().sum() > 0

@@ -73,7 +73,7 @@ def brute_force_conv(
                         for i in range(child_types):
                             for o in range(parent_types):
                                 child, parent = (v * down + ky, u * right + kx, i), (v, u, o)
-                                votes[child, parent] = (pose[(b, *child)] @ weight[ky, kx, i, o]).reshape(16)
+                                votes[child, parent] = _vote(pose[(b, *child)], weight[ky, kx, i, o])
                                 active[child] = activation[(b, *child)]
         elements.append(
             _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
@@ -99,6 +99,7 @@ def brute_force_class(
     variance_floor: float = 1e-4,
     data_scaling: str = "mean",
     competition: str = "all",
+    coordinate_scale: float = 1.0,
 ) -> list[Step]:
     """Every iteration of the class layer: all parents are at (0, 0), and votes include the child's scaled position."""
     batch, height, width, child_types = activation.shape
@@ -112,12 +113,12 @@ def brute_force_class(
         for y in range(height):
             for x in range(width):
                 place = torch.zeros(4, 4, dtype=pose.dtype)
-                place[0, 3] = (y + 0.5) / height
-                place[1, 3] = (x + 0.5) / width
+                place[0, 3] = coordinate_scale * (y + 0.5) / height
+                place[1, 3] = coordinate_scale * (x + 0.5) / width
                 for i in range(child_types):
                     for o in range(parent_types):
                         child, parent = (y, x, i), (0, 0, o)
-                        votes[child, parent] = (pose[(b, *child)] @ weight[i, o] + place).reshape(16)
+                        votes[child, parent] = _vote(pose[(b, *child)], weight[i, o]) + place.reshape(16)
                         active[child] = activation[(b, *child)]
         elements.append(
             _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
@@ -128,6 +129,11 @@ def brute_force_class(
         assignment_shape=(batch, height, width, child_types, parent_types),
         parent_shape=(batch, parent_types),
     )
+
+
+def _vote(pose: Tensor, matrix: Tensor) -> Tensor:
+    """Of a pose that is a matrix, or a vector where the matrix has 16 rows."""
+    return pose.reshape(16) @ matrix if len(matrix) == 16 else (pose @ matrix).reshape(16)
 
 
 def _route(

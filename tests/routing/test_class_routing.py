@@ -1,5 +1,7 @@
 """class_routing and its trace against the brute force: outputs, gradients and every entry, in float64 to 1e-10."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,6 +38,52 @@ def test_options(iterations, competition, data_scaling):
     inputs = class_inputs(batch=1, grid=(2, 3), child_types=2, parent_types=3, seed=iterations)
     options = {"iterations": iterations, "competition": competition, "data_scaling": data_scaling}
     assert_routing_is(class_routing, class_routing_trace, brute_force_class, inputs, **options)
+
+
+@pytest.mark.parametrize("coordinate_scale", [0, 0.3, -2.0, 1])
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_coordinate_scale(coordinate_scale, impl):
+    inputs = class_inputs(grid=(2, 3), seed=4)
+    options = {"coordinate_scale": coordinate_scale, "iterations": 3}
+    routing = functools.partial(class_routing, impl=impl)
+    assert_routing_is(routing, class_routing_trace, brute_force_class, inputs, **options)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("competition", ["all", "types"])
+def test_the_kernels_leave_coordinates_out(shape, competition):
+    options = {"coordinate_scale": 0.0, "competition": competition, "iterations": 2}
+    routing = functools.partial(class_routing, impl="numba")
+    inputs = class_inputs(**SHAPES[shape])
+    assert_routing_is(routing, class_routing_trace, brute_force_class, inputs, **options)
+    if inputs.pose.shape[1:3] != (1, 1):  # else all children are at one place, which moves poses alone
+        with_places = class_routing(*inputs, iterations=2).pose
+        assert not torch.allclose(
+            class_routing(*inputs, impl="numba", iterations=2, coordinate_scale=0).pose, with_places
+        )
+
+
+@pytest.mark.parametrize("coordinate_scale", [0, 1])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_poses_as_vectors(iterations, coordinate_scale):
+    inputs = class_inputs(grid=(2, 2), child_types=2, parent_types=3)
+    inputs = inputs._replace(weight=torch.randn(2, 3, 16, 16, dtype=torch.float64) / 4)
+    options = {"iterations": iterations, "coordinate_scale": coordinate_scale}
+    assert_routing_is(class_routing, class_routing_trace, brute_force_class, inputs, **options)
+
+
+@pytest.mark.parametrize("scale", [0.5, -1])
+def test_the_kernels_cannot_scale_coordinates(scale):
+    with pytest.raises(
+        ValueError, match=f"impl='numba' cannot scale coordinates by {float(scale)}: .* use impl='auto'"
+    ):
+        class_routing(*class_inputs(), impl="numba", coordinate_scale=scale)
+
+
+@pytest.mark.parametrize("scale", ["1", None, float("nan"), float("inf"), True])
+def test_a_coordinate_scale_that_is_no_number_is_refused(scale):
+    with pytest.raises(ValueError, match="coordinate_scale must be a finite number, not"):
+        class_routing(*class_inputs(), coordinate_scale=scale)
 
 
 @pytest.mark.parametrize(("final_lambda", "variance_floor"), [(1e-3, 1e-4), (0.01, 1.0), (7.5, 1e-2), (1.0, 0.0)])

@@ -51,6 +51,15 @@ def test_final_lambda_and_variance_floor(final_lambda, variance_floor):
     assert_routing_is(conv_routing, conv_routing_trace, brute_force_conv, inputs, **options)
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_poses_as_vectors(iterations):
+    inputs = conv_inputs(grid=(3, 2), kernel=(2, 1), child_types=2, parent_types=2)
+    inputs = inputs._replace(weight=torch.randn(2, 1, 2, 2, 16, 16, dtype=torch.float64) / 4)
+    assert_routing_is(conv_routing, conv_routing_trace, brute_force_conv, inputs, iterations=iterations)
+    with pytest.raises(ValueError, match=r"impl='numba' cannot route poses as vectors: .* use impl='auto'"):
+        conv_routing(*inputs, impl="numba")
+
+
 @st.composite
 def layers(draw):
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))

@@ -172,6 +172,14 @@ def test_inputs_of_any_layout(layout, types, device):
         assert_close(name, got[name], want[name], TOLERANCE)
 
 
+def test_a_class_layer_without_coordinates(device):
+    inputs = class_inputs(batch=2, grid=(1, 2), child_types=2, parent_types=2)
+    want = reference(inputs, device, iterations=2, coordinate_scale=0)
+    got = fused(inputs, device, iterations=2, coordinate_scale=0)
+    for name in want:
+        assert_close(name, got[name], want[name], TOLERANCE)
+
+
 def expanded(tensor):
     """One number everywhere, with strides of zero, like the gradient of a sum."""
     return tensor.flatten()[0].expand(tensor.shape)

@@ -144,6 +144,36 @@ def pitfalls(
         run_pitfalls(runs, wide_console(), data, network, train=how, figures=figures)
 
 
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment ablations --train --runs runs/ablations --seeds 1",
+        "emcaps experiment ablations --train --network small --data smallnorb --runs runs/ablations-small --jobs 4",
+    )
+)
+def ablations(
+    runs: RunsOption = Path("results/ablations"),
+    network: Annotated[
+        str, typer.Option(help="tiny, for minutes on a CPU, or small, for a GPU and the whole of smallNORB.")
+    ] = "tiny",
+    data: DataOption = "toys",
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as it3-margin; may be repeated.")
+    ] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Hinton's ablations: iterations, matrix or vector poses, losses, and coordinates on and off."""
+    from emcaps.experiments.ablations import run_ablations
+
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(RESUMES):
+        run_ablations(runs, wide_console(), data, network, rows, train=how)
+
+
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
 def cost(
     runs: Annotated[Path, typer.Option(help="Folder of the runs of Table 2.")] = Path("results/table2"),
@@ -276,3 +306,57 @@ def poses(
     from emcaps.experiments.poses import run_poses
 
     run_poses(names, wide_console(), images=images, json=json, figures=figures, device=device, data_folder=folder)
+
+
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment attack small-mono --images 50 --epsilon 0.1 --targeted 0.1 --pgd-steps 10 --starts 1",
+        "emcaps experiment attack runs/capsules runs/cnn --json attack.json --figure attack.png",
+    )
+)
+def attack(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Networks that come with emcaps, run folders or .safetensors files.",
+            metavar="RUN...",
+        ),
+    ],
+    images: Annotated[int, typer.Option(help="How many test images.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option(help="Chooses images, random signs and random starts.", min=0)] = 0,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Size of untargeted attacks, in standard deviations of an image; may be repeated (default: seven "
+            "sizes from 0.02 to 0.5).",
+            show_default=False,
+        ),
+    ] = None,
+    targeted: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Size of targeted attacks; may be repeated (default: five sizes from 0.05 to 0.25).",
+            show_default=False,
+        ),
+    ] = None,
+    bim_steps: Annotated[int, typer.Option(help="Steps of BIM.", min=1)] = 10,
+    pgd_steps: Annotated[int, typer.Option(help="Steps of PGD.", min=1)] = 40,
+    starts: Annotated[int, typer.Option(help="Random starts of PGD.", min=1)] = 3,
+    json: Annotated[Path | None, typer.Option(help="Write everything that was measured here.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy against epsilon to this PNG.")] = None,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Attack trained networks: FGSM, BIM, PGD, random signs and images that were made for another network.
+
+    A GPU takes minutes. On a CPU, name a few sizes, fewer images and fewer steps.
+    """
+    from emcaps.experiments.attack import AttackSettings, run_attack
+
+    settings = AttackSettings(images, seed, bim_steps=bim_steps, pgd_steps=pgd_steps, starts=starts)
+    if epsilon:
+        settings = settings._replace(epsilons=sorted(set(epsilon)))
+    if targeted:
+        settings = settings._replace(targeted=sorted(set(targeted)))
+    with interruption("nothing is saved before all networks are attacked"):
+        run_attack(runs, wide_console(), settings, json=json, figure=figure, device=device, data_folder=folder)

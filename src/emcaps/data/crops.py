@@ -67,8 +67,7 @@ def standardise(images: Tensor) -> Tensor:
     check_images(images)
     centred = images.to(torch.float32)
     centred = centred - centred.mean((1, 2, 3), keepdim=True)
-    deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
-    return centred / deviation.clamp_min(1 / math.sqrt(math.prod(images.shape[1:])))
+    return centred / _deviation(centred)
 
 
 def above_background(images: Tensor) -> Tensor:
@@ -78,8 +77,37 @@ def above_background(images: Tensor) -> Tensor:
     """
     check_images(images)
     grey = images.to(torch.float32)
+    return (grey - _background(grey)) / GREY_LEVELS
+
+
+def grey_scale(images: Tensor, crop: int, standardised: str) -> tuple[Tensor, Tensor]:
+    """How the centre crop of each image is prepared, as (offset, scale): its grey levels less offset, over scale.
+
+    Both are float32, (N, 1, 1, 1) or, where each channel has its own background, (N, C, 1, 1).
+    """
+    check_name("part to standardise", standardised, STANDARDS)
+    grey = (centre_crop(images, crop) if standardised == "crop" else images).to(torch.float32)
+    if standardised == "background":
+        offset = _background(grey)
+        return offset, torch.full_like(offset, GREY_LEVELS)
+    return grey.mean((1, 2, 3), keepdim=True), grey_deviation(grey)
+
+
+def grey_deviation(images: Tensor) -> Tensor:
+    """What `standardise` divides each image by, (N, 1, 1, 1): its standard deviation in grey levels."""
+    check_images(images)
+    grey = images.to(torch.float32)
+    return _deviation(grey - grey.mean((1, 2, 3), keepdim=True))
+
+
+def _deviation(centred: Tensor) -> Tensor:
+    return centred.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1 / math.sqrt(math.prod(centred.shape[1:])))
+
+
+def _background(grey: Tensor) -> Tensor:
+    """(N, C, 1, 1): the mean of each channel's outermost pixels."""
     edge = torch.cat([grey[..., 0, :], grey[..., -1, :], grey[..., 1:-1, 0], grey[..., 1:-1, -1]], dim=-1)
-    return (grey - edge.mean(-1)[..., None, None]) / GREY_LEVELS
+    return edge.mean(-1)[..., None, None]
 
 
 def corner_of_centre(images: Tensor, crop: int) -> tuple[int, int]:

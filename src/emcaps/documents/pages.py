@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from emcaps.documents import (
+    ablations,
+    attacks,
     cost,
     differences,
     guide,
@@ -31,6 +33,8 @@ Blocks = Mapping[str, Callable[[str], str]]
 """Functions that give a block's lines for a page from which results/ is reached by this relative path."""
 PAGES: dict[str, Blocks] = {
     "README.md": readme.BLOCKS,
+    "docs/ablations.md": ablations.BLOCKS,
+    "docs/attacks.md": attacks.BLOCKS,
     "docs/cost.md": cost.BLOCKS,
     "docs/differences.md": differences.BLOCKS,
     "docs/guide.md": guide.BLOCKS,

@@ -12,6 +12,7 @@ from emcaps.bench.plots import draw_rows
 from emcaps.documents import routing_tutorial
 from emcaps.documents.recorded import (
     PITFALLS,
+    attack_record,
     bench_rows,
     cost_points,
     iterations_runs,
@@ -21,6 +22,7 @@ from emcaps.documents.recorded import (
     viewpoints_runs,
 )
 from emcaps.experiments import cost, iterations, pitfalls, poses, table2, viewpoints
+from emcaps.experiments.attack_tables import draw_attack
 from emcaps.files import atomic_write
 
 FOLDER = "docs/images"
@@ -41,6 +43,7 @@ def draw_all(folder: Path) -> list[Path]:
     iterations.draw_figures(iterations_runs(), folder)
     viewpoints.draw_figures(viewpoints_runs(), folder)
     poses.draw_figures([poses_of(dataset)[0] for dataset in ("smallnorb", "toys")], folder)
+    draw_attack(attack_record(), folder / "attack.png")
     routing_tutorial.draw_pictures(folder)
     return sorted(folder.glob("*.png"))
 

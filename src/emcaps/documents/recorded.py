@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.bench.rows import Row, read_rows
-from emcaps.experiments import choices, cost, iterations, other_data, pitfalls, poses, table2, viewpoints
-from emcaps.experiments.records import Record, finished
+from emcaps.experiments import ablations, choices, cost, iterations, other_data, pitfalls, poses, table2, viewpoints
+from emcaps.experiments.records import Record, finished, read_records
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout, if this package is used from one."""
 RESULTS = ROOT / "results"
 PITFALLS = {"small": "pitfalls-small", "tiny": "pitfalls"}
 """Folders of results/, by network."""
+ABLATIONS = "ablations-small"
+"""The folder of results/ with the ablations of the small network."""
 
 
 def is_checkout(root: Path) -> bool:
@@ -73,6 +75,26 @@ def bench_rows(name: str) -> list[Row]:
 def cost_points() -> dict[str, cost.Point]:
     """What each row of Table 2 costs on an H200."""
     return cost.our_points(table2_records(), bench_rows("h200"))
+
+
+@cache
+def ablation_records() -> dict[str, list[Record]]:
+    """By row; a row that was not trained yet has none."""
+    rows = ablations.rows_on("smallnorb", "small")
+    return {row: read_records(rows, row, RESULTS / ABLATIONS, failures=True) for row in rows}
+
+
+@cache
+def attack_record() -> dict[str, Any]:
+    """What `emcaps experiment attack` recorded, as one record: each network was attacked by itself, all alike."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "attack").glob("*.json"))]
+    if any(record["settings"] != records[0]["settings"] for record in records):
+        raise ValueError("the records of results/attack differ in their settings: attack all networks alike")
+    return {
+        "settings": records[0]["settings"],
+        "networks": {name: network for record in records for name, network in record["networks"].items()},
+        "rows": [row for record in records for row in record["rows"]],
+    }
 
 
 def inside_network(name: str) -> dict[str, Any]:

@@ -9,6 +9,10 @@ from emcaps.report.markdown import markdown_table
 from emcaps.train.run_folder import CONFIG
 
 FOLDERS = {
+    "attack": (
+        "attacks on the networks in the package ([page](../docs/attacks.md))",
+        "`emcaps experiment attack`",
+    ),
     "bench": ("speed and memory by case and implementation", "`emcaps bench`"),
     "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
     "demo": ("the two networks of the demo", "`make demo`"),

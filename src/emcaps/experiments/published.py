@@ -37,6 +37,20 @@ VB_ROUTING = Source("README of VB routing", "https://github.com/fabio-deep/Varia
 HEINSEN = Source("README of Heinsen (2019)", "https://github.com/glassroom/heinsen_routing_2019_paper")
 
 
+ABLATIONS = {
+    "it1": 9.7,
+    "it2": 2.2,
+    "it3": 1.8,
+    "it5": 3.9,
+    "it3-vector": 2.9,
+    "it3-no-coordinates": 2.6,
+    "it3-vector-no-coordinates": 3.2,
+    "it3-margin": 3.2,
+    "it3-cross-entropy": 5.8,
+}
+"""Test errors in percent of Hinton's full network in stereo, from Table 1 of HINTON, by the rows of ablations.py."""
+
+
 class Figure(NamedTuple):
     """A published test error on smallNORB."""
 

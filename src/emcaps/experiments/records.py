@@ -118,14 +118,16 @@ def read_records(rows: Rows, row: str, runs: Path, *, measured: bool = False, fa
     return sorted(records, key=lambda record: record.seed)
 
 
-def finished(rows: Rows, names: Sequence[str], runs: Path, *, measured: bool = False) -> dict[str, list[Record]]:
-    """The records of the named rows; an error if there are none at all."""
+def finished(
+    rows: Rows, names: Sequence[str], runs: Path, *, measured: bool = False, failures: bool = False
+) -> dict[str, list[Record]]:
+    """The records of the named rows, with those that failed if `failures` count; an error if there are none at all."""
     if not runs.is_dir():
         raise ValueError(
             f"there is no folder {runs}: name the folder of runs with --runs; recorded runs come with a checkout of "
             "emcaps, and `emcaps experiment` trains new ones with --train"
         )
-    found = {name: read_records(rows, name, runs, measured=measured) for name in names}
+    found = {name: read_records(rows, name, runs, measured=measured, failures=failures) for name in names}
     if not any(found.values()):
         raise ValueError(
             f"there are no finished runs of {first_of(names)} in {runs}: name another folder with --runs, train them "

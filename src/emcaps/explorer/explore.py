@@ -43,6 +43,8 @@ def explorer_page(
         raise ValueError(
             f"{name} is a {config.network.kind} network, which has no routing to show: name a capsule network"
         )
+    if config.network.pose != "matrix":
+        raise ValueError(f"the poses of {name} are vectors, which the page cannot show: name a network of matrices")
     if pictures:
         shown = given_pictures(_all_pictures(pictures), config.data)
     elif reads_toys(config.data):

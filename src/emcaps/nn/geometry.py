@@ -78,8 +78,9 @@ def parameter_count(config: NetworkConfig, image_channels: int) -> int:
     first = config.conv_channels * (image_channels * IMAGE_KERNEL**2 + 1)
     primary = 17 * config.primary_types * (config.conv_channels + 1)
     layers = capsule_layers(config)
+    matrix = 256 if config.pose == "vector" else 16
     routed = sum(
-        16 * math.prod(layer.kernel or ()) * layer.child_types * layer.parent_types + 2 * layer.parent_types
+        matrix * math.prod(layer.kernel or ()) * layer.child_types * layer.parent_types + 2 * layer.parent_types
         for layer in layers
     )
     return first + primary + routed + (len(layers) if config.pose_scale else 0)

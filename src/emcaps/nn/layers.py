@@ -20,20 +20,23 @@ from emcaps.routing import (
     conv_routing,
     conv_routing_trace,
 )
-from emcaps.routing.checks import checked_options
+from emcaps.routing.checks import check_coordinate_scale, checked_options
 from emcaps.routing.geometry import as_pair
-from emcaps.routing.settings import RoutingOptions
+from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
 
-def starting_matrices(shape: tuple[int, ...], identity: float, noise: float) -> Tensor:
+def starting_matrices(shape: tuple[int, ...], identity: float, noise: float, vector_pose: bool = False) -> Tensor:
     """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
+
+    For poses as vectors the matrices are 16x16.
 
     Near the identity a child first votes for its own pose, so votes agree from the start. Pure noise (identity 0, noise
     1) scatters the votes, and training finds agreement more slowly.
     """
     if min(shape) < 1:
         raise ValueError(f"a layer needs at least one child type and one parent type, not {shape[-2]} and {shape[-1]}")
-    return identity * torch.eye(4) + noise * torch.randn(*shape, 4, 4)
+    side = 16 if vector_pose else 4
+    return identity * torch.eye(side) + noise * torch.randn(*shape, side, side)
 
 
 class PrimaryCaps(nn.Module):
@@ -91,7 +94,8 @@ class ImageConv(nn.Conv2d):
 class ConvCaps(nn.Module):
     """Convolutional capsules: `out_types` parents at every position, each reading a kernel window of children.
 
-    `identity` and `noise` set the matrices that training starts from; `routing` takes the keyword arguments of
+    `identity` and `noise` set the matrices that training starts from. With `vector_pose` they are 16x16, and a pose is
+    a vector of 16 numbers; only the reference routes those. `routing` takes the keyword arguments of
     `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
 
     Examples:
@@ -112,12 +116,13 @@ class ConvCaps(nn.Module):
         stride: int | tuple[int, int] = 1,
         identity: float = 1.0,
         noise: float = 0.05,
+        vector_pose: bool = False,
         **routing: Unpack[RoutingOptions],
     ) -> None:
         super().__init__()
         self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
         self.routing = checked_options(routing)
-        self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise))
+        self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise, vector_pose))
         self.beta_u = nn.Parameter(torch.zeros(out_types))
         self.beta_a = nn.Parameter(torch.zeros(out_types))
 
@@ -134,23 +139,50 @@ class ConvCaps(nn.Module):
 
 
 class ClassCaps(nn.Module):
-    """One capsule per class, reading every child at every position through matrices shared over positions."""
+    """One capsule per class, reading every child at every position through matrices shared over positions.
+
+    The child's position, times `coordinate_scale`, is added to its votes.
+    """
 
     def __init__(
-        self, in_types: int, classes: int, identity: float = 1.0, noise: float = 0.05, **routing: Unpack[RoutingOptions]
+        self,
+        in_types: int,
+        classes: int,
+        identity: float = 1.0,
+        noise: float = 0.05,
+        vector_pose: bool = False,
+        coordinate_scale: float = 1.0,
+        **routing: Unpack[RoutingOptions],
     ) -> None:
         super().__init__()
         self.routing = checked_options(routing)
-        self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise))
+        self.coordinate_scale = check_coordinate_scale(coordinate_scale)
+        self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise, vector_pose))
         self.beta_u = nn.Parameter(torch.zeros(classes))
         self.beta_a = nn.Parameter(torch.zeros(classes))
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
-        return class_routing(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+        scale = self.coordinate_scale
+        return class_routing(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
         """Route as `forward` does, and keep every iteration."""
-        return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, **self.routing)
+        return self._trace(children, self.routing)
+
+    def logits(self, children: RoutingOutput) -> Tensor:
+        """(B, classes): the inputs of the logistic functions that give the activations.
+
+        The reference routes, whatever the layer's own implementation, because it alone keeps the costs.
+        """
+        routing: RoutingOptions = {**self.routing, "impl": "reference"}
+        last = self._trace(children, routing)[-1]
+        iterations = routing.get("iterations", DEFAULTS.iterations)
+        final_lambda = routing.get("final_lambda", DEFAULTS.final_lambda)
+        return routing_lambda(iterations - 1, final_lambda) * (self.beta_a - last.cost)
+
+    def _trace(self, children: RoutingOutput, routing: RoutingOptions) -> RoutingTrace:
+        scale = self.coordinate_scale
+        return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **routing)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"

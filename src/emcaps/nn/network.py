@@ -85,6 +85,7 @@ class MatrixCapsNet(Classifier):
         settings: dict[str, Any] = {
             "identity": config.weight_identity,
             "noise": config.weight_noise,
+            "vector_pose": config.pose == "vector",
             "iterations": config.iterations,
             "final_lambda": config.final_lambda,
             "variance_floor": config.variance_floor,
@@ -100,8 +101,10 @@ class MatrixCapsNet(Classifier):
         self.routed_names = tuple(layer.name for layer in layers)
         for name, child_types, parent_types, kernel, stride in layers:
             types = (child_types, parent_types)
-            layer = ConvCaps(*types, kernel, stride, **settings) if kernel else ClassCaps(*types, **settings)
-            self.add_module(name, layer)
+            if kernel:
+                self.add_module(name, ConvCaps(*types, kernel, stride, **settings))
+            else:
+                self.add_module(name, ClassCaps(*types, coordinate_scale=config.coordinate_scale, **settings))
         if config.pose_scale:
             gains = [config.pose_scale] * (len(layers) - 1) + [config.class_scale or config.pose_scale]
             self.pose_gain = nn.Parameter(torch.tensor(gains))
@@ -126,6 +129,17 @@ class MatrixCapsNet(Classifier):
             traces.append(layer.trace(self._scaled(capsules, number)))
             capsules = RoutingOutput(traces[-1][-1].mean, traces[-1][-1].activation)
         return NetworkTrace(primary, *traces)
+
+    def class_logits(self, images: Tensor) -> Tensor:
+        """(B, classes): the inputs of the logistic functions whose values `forward` gives as activations.
+
+        They keep the order of the activations and never saturate: float32 rounds the logistic function to 1 beyond 17,
+        and its gradient to 0.
+        """
+        capsules = self._primary(images)
+        for number, layer in enumerate(self.routed[:-1]):
+            capsules = layer(self._scaled(capsules, number))
+        return self.class_caps.logits(self._scaled(capsules, len(self.routed) - 1))
 
     @torch.no_grad()
     def start_half_active(self, images: Tensor) -> None:

@@ -15,6 +15,8 @@ from emcaps.routing.geometry import as_pair, is_whole, parent_grid
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingOptions, RoutingSettings
 
 INPUTS = ("pose", "activation", "weight", "beta_u", "beta_a")
+MATRICES = ((4, 4), (16, 16))
+"""The sizes of a matrix that makes votes: for poses as matrices, and for poses as vectors."""
 
 
 def check_settings(
@@ -32,6 +34,12 @@ def check_settings(
     check_name("data_scaling", data_scaling, DATA_SCALINGS)
     check_name("competition", competition, COMPETITIONS)
     return RoutingSettings(int(iterations), float(final_lambda), float(variance_floor), data_scaling, competition)
+
+
+def check_coordinate_scale(coordinate_scale: float) -> float:
+    if not _is_finite_number(coordinate_scale):
+        raise ValueError(f"coordinate_scale must be a finite number, not {coordinate_scale!r}: 1 is usual, 0 is off")
+    return float(coordinate_scale)
 
 
 def checked_options(options: RoutingOptions) -> RoutingOptions:
@@ -60,7 +68,7 @@ def check_conv_inputs(
 ) -> None:
     _check_tensors(pose, activation, weight, beta_u, beta_a)
     _check_children(pose, activation)
-    if weight.dim() != 6 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
+    if weight.dim() != 6 or weight.shape[-2:] not in MATRICES or 0 in weight.shape:
         raise ValueError(f"weight must be (KH, KW, I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
     _check_parents(pose, weight, beta_u, beta_a, child_axis=2)
     parent_grid((pose.shape[1], pose.shape[2]), (weight.shape[0], weight.shape[1]), as_pair("stride", stride))
@@ -70,7 +78,7 @@ def check_conv_inputs(
 def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
     _check_tensors(pose, activation, weight, beta_u, beta_a)
     _check_children(pose, activation)
-    if weight.dim() != 4 or weight.shape[-2:] != (4, 4) or 0 in weight.shape:
+    if weight.dim() != 4 or weight.shape[-2:] not in MATRICES or 0 in weight.shape:
         raise ValueError(f"weight must be (I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
     _check_parents(pose, weight, beta_u, beta_a, child_axis=0)
     _check_alike(pose, activation, weight, beta_u, beta_a)

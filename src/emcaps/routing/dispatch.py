@@ -18,7 +18,7 @@ from emcaps.config import IMPLEMENTATIONS
 from emcaps.names import check_name
 from emcaps.routing import reference
 from emcaps.routing.availability import choose_implementation
-from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_settings
+from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_coordinate_scale, check_settings
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
 from emcaps.routing.operators import Inputs, KernelSettings
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
@@ -47,7 +47,8 @@ def conv_routing(
     Args:
         pose: (B, H, W, I, 4, 4), the children's pose matrices.
         activation: (B, H, W, I), their activations, 0 to 1.
-        weight: (KH, KW, I, O, 4, 4), a matrix for each kernel offset, child type and parent type.
+        weight: (KH, KW, I, O, 4, 4), a matrix for each kernel offset, child type and parent type. With (KH, KW, I, O,
+            16, 16) the pose is a vector of 16 numbers, row by row; only the reference routes those.
         beta_u: (O,), the cost of describing data, for each parent type.
         beta_a: (O,), the gain of being active, for each parent type.
         stride: step between windows: a number or (rows, columns). Children that no window covers are ignored.
@@ -80,15 +81,17 @@ def class_routing(
     data_scaling: str = DEFAULTS.data_scaling,
     competition: str = DEFAULTS.competition,
     impl: str = DEFAULT_IMPL,
+    coordinate_scale: float = 1.0,
 ) -> RoutingOutput:
     """Route all children of a grid to one parent per class, with matrices shared over positions.
 
-    The child's scaled position is added to the right-hand column of its votes: (row + 0.5) / H and (column + 0.5) / W.
+    The child's scaled position is added to the right-hand column of its votes: (row + 0.5) / H and (column + 0.5) / W,
+    times `coordinate_scale`.
 
     Args:
         pose: (B, H, W, I, 4, 4), the children's pose matrices.
         activation: (B, H, W, I), their activations, 0 to 1.
-        weight: (I, O, 4, 4), a matrix for each child type and class.
+        weight: (I, O, 4, 4), a matrix for each child type and class, or (I, O, 16, 16) for poses as vectors.
         beta_u: (O,), the cost of describing data, for each class.
         beta_a: (O,), the gain of being active, for each class.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
@@ -97,12 +100,15 @@ def class_routing(
         data_scaling: "mean" or "none" (pitfall 2).
         competition: "all" or "types": the same here, where parents have one position.
         impl: "auto", "reference", "triton" or "numba".
+        coordinate_scale: what the position is multiplied by; 0 leaves it out. Other values than 1 and 0 are for the
+            reference alone, which "auto" then takes.
 
     Returns:
         RoutingOutput: pose (B, O, 4, 4) and activation (B, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    return _route((pose, activation, weight, beta_u, beta_a), None, settings, impl)
+    scale = check_coordinate_scale(coordinate_scale)
+    return _route((pose, activation, weight, beta_u, beta_a), None, settings, impl, scale)
 
 
 def conv_routing_trace(
@@ -141,40 +147,43 @@ def class_routing_trace(
     data_scaling: str = DEFAULTS.data_scaling,
     competition: str = DEFAULTS.competition,
     impl: str = DEFAULT_IMPL,
+    coordinate_scale: float = 1.0,
 ) -> RoutingTrace:
     """`class_routing` with every iteration kept. `impl` must be "auto" or "reference"."""
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    return _trace((pose, activation, weight, beta_u, beta_a), None, settings, impl)
+    scale = check_coordinate_scale(coordinate_scale)
+    return _trace((pose, activation, weight, beta_u, beta_a), None, settings, impl, scale)
 
 
-def _route(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingOutput:
+def _route(
+    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str, coordinate_scale: float = 1.0
+) -> RoutingOutput:
     """Run one routing by the chosen implementation. A stride of None means a class layer."""
     device = _device(inputs)
-    transformed = _is_transformed(inputs)
-    chosen = choose_implementation("reference" if impl == "auto" and transformed else impl, device)
-    if chosen != "reference" and transformed:
-        raise ValueError(
-            f"impl={impl!r} cannot run under vmap, jvp and the like, or with forward-mode derivatives: "
-            "only the reference goes through them; use impl='auto' or 'reference'"
-        )
+    beyond_kernels = _beyond_kernels(inputs, coordinate_scale)
+    chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
+    if chosen != "reference" and beyond_kernels:
+        raise ValueError(f"impl={impl!r} cannot {beyond_kernels}; use impl='auto' or 'reference'")
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
         output: RoutingOutput
         compiling = stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
         if chosen != "reference":
-            output = _fused(chosen, inputs, stride, settings, low_precision)
+            output = _fused(chosen, inputs, stride, settings, low_precision, coordinate_scale)
         elif compiling and (impl == "auto" or _is_for_inductor()):
-            output = _reference_outside_the_graph(inputs, stride, settings)
+            output = _reference_outside_the_graph(inputs, stride, settings, coordinate_scale)
         else:
-            output = _reference(inputs, stride, settings)
+            output = _reference(inputs, stride, settings, coordinate_scale)
     if debug.enabled:
         debug.check_output(*output, settings.variance_floor)
     return output
 
 
-def _reference(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -> RoutingOutput:
-    for step in _reference_steps(inputs, stride, settings):
+def _reference(
+    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, coordinate_scale: float
+) -> RoutingOutput:
+    for step in _reference_steps(inputs, stride, settings, coordinate_scale):
         last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
     return last
 
@@ -197,7 +206,9 @@ def _is_for_inductor() -> bool:
     return getattr(compiler, "__name__", None) == "inductor"
 
 
-def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str) -> RoutingTrace:
+def _trace(
+    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str, coordinate_scale: float = 1.0
+) -> RoutingTrace:
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
@@ -205,12 +216,14 @@ def _trace(inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl:
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, stride, upcast=low_precision is not None)
-        return RoutingTrace(_reference_steps(inputs, stride, settings))
+        return RoutingTrace(_reference_steps(inputs, stride, settings, coordinate_scale))
 
 
-def _reference_steps(inputs: Inputs, stride: Pair | None, settings: RoutingSettings) -> Iterator[RoutingStep]:
+def _reference_steps(
+    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, coordinate_scale: float
+) -> Iterator[RoutingStep]:
     if stride is None:
-        return reference.class_routing_steps(*inputs, settings)
+        return reference.class_routing_steps(*inputs, settings, coordinate_scale)
     return reference.conv_routing_steps(*inputs, stride, settings)
 
 
@@ -220,6 +233,7 @@ def _fused(
     stride: Pair | None,
     settings: RoutingSettings,
     low_precision: torch.dtype | None,
+    coordinate_scale: float,
 ) -> RoutingOutput:
     if chosen == "triton":
         from emcaps.routing.triton_kernels.operators import fused_routing
@@ -228,6 +242,10 @@ def _fused(
 
     pose, activation, weight, beta_u, beta_a = inputs
     height, width, child_types = activation.shape[1:]
+    without_coordinates = stride is None and coordinate_scale == 0
+    if without_coordinates:
+        # Then a class layer is a convolutional one with one window, the whole grid, whose positions share matrices.
+        weight, stride = weight.expand(height, width, *weight.shape), (1, 1)
     unit = 1.0
     if settings.data_scaling == "mean":
         grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
@@ -244,7 +262,7 @@ def _fused(
         data_unit=unit,
     )
     outputs = fused_routing((pose, activation, weight, beta_u, beta_a), kernel_settings)
-    return RoutingOutput(*outputs)
+    return RoutingOutput(*(output[:, 0, 0] for output in outputs) if without_coordinates else outputs)
 
 
 def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
@@ -259,6 +277,19 @@ def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
     if debug.enabled:
         debug.check_inputs(inputs)
     return inputs
+
+
+def _beyond_kernels(inputs: Inputs, coordinate_scale: float) -> str:
+    """What only the reference can do with these inputs; empty if the kernels can do it all."""
+    if _is_transformed(inputs):
+        return (
+            "run under vmap, jvp and the like, or with forward-mode derivatives: only the reference goes through them"
+        )
+    if coordinate_scale not in (0, 1):
+        return f"scale coordinates by {coordinate_scale}: the kernels add them as they are (1) or leave them out (0)"
+    if isinstance(inputs[2], Tensor) and inputs[2].dim() >= 4 and inputs[2].shape[-1] == 16:
+        return "route poses as vectors: the kernels multiply by 4x4 matrices alone, not by 16x16"
+    return ""
 
 
 def _device(inputs: Inputs) -> torch.device:

@@ -42,7 +42,7 @@ def conv_routing_steps(
     grid = parent_grid((height, width), kernel, stride)
     windows = Windows((height, width), kernel, stride)
 
-    votes = torch.einsum("bvuyxcij,yxcojk->bvuyxcoik", windows.spread(pose), weight)
+    votes = _votes("bvuyxc", "yxco", windows.spread(pose), weight)
     # (1, OH, OW, KH, KW, 1), counted on the device: copying a table there would make the CPU wait for the GPU.
     readers = windows.spread(windows.total(pose.new_ones(1, *grid, *kernel, 1)))
     start = 1 / (readers * parent_types)  # (1)
@@ -58,7 +58,7 @@ def conv_routing_steps(
         return (share / windows.spread(windows.total(share.sum(-1)))[..., None]).flatten(3, 5)  # (7)
 
     for step in _em(
-        votes.flatten(3, 5).flatten(-2),
+        votes.flatten(3, 5),
         windows.spread(activation).flatten(3, 5),
         start.expand(-1, -1, -1, -1, -1, child_types).flatten(3, 5),
         beta_u,
@@ -77,17 +77,18 @@ def class_routing_steps(
     beta_u: Tensor,
     beta_a: Tensor,
     settings: RoutingSettings,
+    coordinate_scale: float = 1.0,
 ) -> Iterator[RoutingStep]:
     """Route a class layer, yielding each iteration. Shapes as in `class_routing`, checked by the caller."""
     _, height, width, child_types = activation.shape
     classes = weight.shape[1]
 
-    votes = torch.einsum("bhwcij,cojk->bhwcoik", pose, weight)
-    votes = votes + scaled_positions(height, width, pose)[:, :, None, None]
+    votes = _votes("bhwc", "co", pose, weight)
+    votes = votes + coordinate_scale * scaled_positions(height, width, pose).flatten(-2)[:, :, None, None]
     start = torch.full((1, height * width * child_types), 1 / classes, dtype=pose.dtype, device=pose.device)  # (1)
 
     for step in _em(
-        votes.flatten(1, 3).flatten(-2),
+        votes.flatten(1, 3),
         activation.flatten(1),
         start,
         beta_u,
@@ -97,6 +98,13 @@ def class_routing_steps(
         settings,
     ):
         yield step._replace(assignment=step.assignment.unflatten(1, (height, width, child_types)))
+
+
+def _votes(children: str, matrices: str, pose: Tensor, weight: Tensor) -> Tensor:
+    """V_ij = M_i W_ij, flattened: 4x4 matrices or, where W_ij is 16x16, a row of 16 numbers times a matrix."""
+    if weight.shape[-1] == 16:
+        return torch.einsum(f"{children}j,{matrices}jk->{children}ok", pose.flatten(-2), weight)
+    return torch.einsum(f"{children}ij,{matrices}jk->{children}oik", pose, weight).flatten(-2)
 
 
 def scaled_positions(height: int, width: int, like: Tensor) -> Tensor:

@@ -211,7 +211,8 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     if device.type != "cuda":
         return 32
     network, side = config.network, config.data.crop
-    if network.kind == "cnn" or choose_implementation(network.impl, device) != "reference":
+    keeps_votes = network.pose == "vector" or choose_implementation(network.impl, device) == "reference"
+    if network.kind == "cnn" or not keeps_votes:
         return max(1, 2048 * 32**2 // side**2)
     votes = sum(layer.edges for layer in routed_layers(network, side))
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each

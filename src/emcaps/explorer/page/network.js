@@ -37,7 +37,8 @@ export function networkFrom({ tensors, config, names }) {
     layers.push({ ...layer, name: `conv_caps${layers.length + 1}` });
     [grid, childTypes] = [layer.parentGrid, described.types];
   }
-  layers.push({ ...classLayer({ grid, childTypes, parentTypes: network.classes }), name: "class_caps" });
+  const coordinateScale = network.coordinate_scale ?? 1;
+  layers.push({ ...classLayer({ grid, childTypes, parentTypes: network.classes, coordinateScale }), name: "class_caps" });
   for (const layer of layers) {
     layer.matrices = Float64Array.from(tensor(`${layer.name}.weight`).values);
     layer.betaU = Float64Array.from(tensor(`${layer.name}.beta_u`).values);

@@ -45,7 +45,7 @@ export function convLayer({ grid, childTypes, parentTypes, kernel, stride }) {
 }
 
 /** A class layer: one position that reads all children, through matrices that all positions share. */
-export function classLayer({ grid, childTypes, parentTypes }) {
+export function classLayer({ grid, childTypes, parentTypes, coordinateScale = 1 }) {
   const reads = grid[0] * grid[1] * childTypes;
   const childOf = Int32Array.from({ length: reads }, (_, n) => n);
   const matrixOf = Int32Array.from({ length: reads }, (_, n) => n % childTypes);
@@ -60,10 +60,11 @@ export function classLayer({ grid, childTypes, parentTypes }) {
     childOf,
     matrixOf,
   });
-  // A child's scaled position is added to the right-hand column of its votes.
+  // A child's scaled position, times coordinateScale, is added to the right-hand column of its votes.
   layer.position = Array.from({ length: reads }, (_, n) => {
     const cell = Math.floor(n / childTypes);
-    return [(Math.floor(cell / grid[1]) + 0.5) / grid[0], ((cell % grid[1]) + 0.5) / grid[1]];
+    const place = [(Math.floor(cell / grid[1]) + 0.5) / grid[0], ((cell % grid[1]) + 0.5) / grid[1]];
+    return place.map((share) => coordinateScale * share);
   });
   return layer;
 }
