@@ -14,11 +14,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-from api import api_pages
-from commands import commands_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from site_api import api_pages
+from site_commands import commands_page
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]

@@ -135,14 +135,14 @@ def test_a_link_of_the_repository_leads_to_a_page_of_the_site_or_to_the_reposito
 
 
 def test_every_command_and_option_is_on_the_page_of_the_command_line(site_code):
-    page = site_code("commands").commands_page()
+    page = site_code("site_commands").commands_page()
     for expected in ("## emcaps train\n", "## emcaps data import\n", "`--batch-size <int>`", "$ emcaps describe small"):
         assert expected in page
 
 
 @pytest.mark.parametrize("module", ["emcaps.nn", "emcaps.routing", "emcaps.train"])
 def test_the_reference_describes_all_public_names_of_a_package(site_code, module):
-    assert sorted(site_code("api").NAMES[module]) == importlib.import_module(module).__all__
+    assert sorted(site_code("site_api").NAMES[module]) == importlib.import_module(module).__all__
 
 
 def described(api):
@@ -155,7 +155,7 @@ def described(api):
 
 def test_the_examples_of_the_reference_give_what_they_show(site_code):
     ran = 0
-    for name, thing in described(site_code("api")):
+    for name, thing in described(site_code("site_api")):
         for example in doctest.DocTestFinder(recurse=False).find(thing, name, globs={}):
             result = doctest.DocTestRunner().run(example)
             assert result.failed == 0, name
