@@ -51,7 +51,7 @@ def check(found, crops, trace):
                 assert_close(step[name], getattr(other, name))
 
 
-@pytest.mark.parametrize("name", ["small-mono", "small-stereo"])
+@pytest.mark.parametrize("name", ["small-toys", "small-stereo"])
 def test_shipped_networks(name):
     found, crops, trace = compared(find_weights(name))
     check(found, crops, trace)

@@ -21,7 +21,7 @@ from emcaps.train import load_network
 from emcaps.train.checkpoint import load, save_weights
 from emcaps.weights import find_weights
 
-NAME = "small-mono"
+NAME = "small-toys"
 VIEWS = ("network", "layer", "vote", "laboratory")
 
 
@@ -95,7 +95,7 @@ def test_it_plays_and_slides(page):
     page.get_by_label("Iteration shown").fill("1")
     first = page.locator(".answer").inner_text()
     page.get_by_role("button", name="Play").click()
-    page.wait_for_timeout(1500)
+    page.locator(".answer", has_text="answer:").wait_for()
     assert page.locator(".answer").inner_text() != first
     before = scores(page)
     set_slider(page, "Iterations", 3)
@@ -166,6 +166,39 @@ def test_own_weights_run(page, tmp_path):
     page.locator("#own-file").set_input_files(path)
     page.locator("#message >> text=tiny.safetensors").wait_for()
     assert state(page, "s.network.primary.types") == 4
+    image = np.array(state(page, "Array.from(s.image)"), np.uint8).reshape(1, 1, 48, 48)
+    expected = emcaps.load(path, impl="reference").predict(image).scores[0]
+    torch.testing.assert_close(torch.tensor(scores(page)), expected, rtol=1e-4, atol=1e-4)
+
+
+STRANGE = {
+    "crop": ({"data": {"crop": 60}}, "crop 60"),
+    "types": ({"network": {"primary_types": 4_000_000}}, "primary_types 4000000"),
+    "iterations": ({"network": {"iterations": 0}}, "iterations 0"),
+    "channels": ({"network": {"conv_channels": 7}}, "relu_conv1.0.weight"),
+    "names": ({"data": {"names": ["one"]}}, "number of names 1"),
+    "kernel": ({"network": {"layers": [{"types": 4, "kernel": 60, "stride": 1}]}}, "does not fit"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_weights_with_strange_settings_get_a_sentence(page, kind, tmp_path):
+    path = tmp_path / "strange.safetensors"
+    save_weights(path, build_network(preset("tiny").network, 1), preset("tiny"), 0)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    config = json.loads(header["__metadata__"]["config"])
+    changes, expected = STRANGE[kind]
+    for section, settings in changes.items():
+        config[section] |= settings
+    header["__metadata__"]["config"] = json.dumps(config)
+    changed = json.dumps(header).encode()
+    path.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + size :])
+    before = scores(page)
+    page.locator("#own-file").set_input_files(path)
+    page.locator(f"#message >> text={expected}").wait_for()
+    assert scores(page) == before
 
 
 @pytest.mark.parametrize("kind", ["broken.png", "huge.png", "cnn.safetensors", "letters.safetensors"])
@@ -187,16 +220,45 @@ def test_bad_files_get_a_sentence_and_change_nothing(page, kind, tmp_path):
     assert scores(page) == before
 
 
-def test_the_tour_leads_through_the_page_and_back(page):
-    page.get_by_role("button", name="Take the tour").click()
-    card = page.locator(".tour")
-    headings = set()
-    while card.is_visible():
-        headings.add(card.locator("h2").inner_text())
-        assert page.locator(".toured").count() == 1
-        card.locator(".strong").click()
-    assert len(headings) >= 8
-    assert state(page, "s.settings.varianceFloor === s.network.settings.varianceFloor")
+def test_the_tour_shows_what_it_says(page):
+    """On every toy of the page: votes tighten, a parent lives on one child, a child is counted several times."""
+    parent = "s.type + s.position * s.network.layers[s.layer].parentTypes"
+    for toy in ("animal", "car"):
+        page.locator(".pictures").get_by_role("button", name=toy).click()
+        answer = page.locator(".answer").inner_text()
+        page.get_by_role("button", name="Take the tour").click()
+        card = page.locator(".tour")
+        spreads, headings = [], set()
+        while card.is_visible():
+            heading = card.locator("h2").inner_text()
+            headings.add(heading)
+            assert page.locator(".toured").count() == 1
+            if heading in ("At first nobody knows", "Votes that agree win"):
+                variance = f"s.run.results[s.layer + 1].steps[s.iteration].variance.slice(16 * ({parent}))"
+                spreads.append(state(page, f"{variance}.slice(0, 16).reduce((a, b) => a + b)"))
+            if heading.startswith("Pitfall 1"):
+                assert "Nearly all of its data comes from one child" in page.locator(".facts").inner_text()
+            if heading.startswith("Pitfall 2"):
+                assert state(page, "s.run.results.at(-1).steps.at(-1).logit.every((x) => Math.abs(x) > 5)")
+            if heading.startswith("Pitfall 3"):
+                assert "sum to 4:" in page.locator("[aria-label='Parents of this child']").inner_text()
+            card.locator(".strong").click()
+        assert len(headings) == 10
+        assert spreads[1] < spreads[0]
+        assert page.locator(".answer").inner_text() == answer  # everything is as before
+
+
+def test_settings_that_break_routing_are_named_and_can_be_undone(page):
+    page.evaluate(
+        "globalThis.emcaps.store.set({ settings: { ...globalThis.emcaps.store.state.settings,"
+        " iterations: 5, varianceFloor: 0, finalLambda: 1000, betaU: NaN } })"
+    )
+    assert "routing broke down" in page.locator(".answer").inner_text()
+    page.get_by_role("tab", name="Layer").click()
+    page.get_by_role("combobox", name="Layer").select_option("0")
+    assert "NaN" in page.locator(".facts").inner_text()
+    page.get_by_role("button", name="As trained").click()
+    assert "answer: animal" in page.locator(".answer").inner_text()
 
 
 def test_the_laboratory_brings_the_pitfalls_back(page):

@@ -1,9 +1,12 @@
 """How the page is put together, and how it is written and served."""
 
+import base64
+import json
 import re
 import subprocess
 import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 from threading import Thread
 
@@ -14,7 +17,7 @@ import torch
 from emcaps.config import RunConfig, preset
 from emcaps.explorer.explore import explorer_page, write_page
 from emcaps.explorer.page_file import LARGEST_PAGE, bundled, page_html
-from emcaps.explorer.pictures import given_images
+from emcaps.explorer.pictures import given_images, given_pictures
 from emcaps.explorer.serve import page_server
 from emcaps.nn import build_network
 from emcaps.train.checkpoint import save_weights
@@ -48,9 +51,13 @@ def test_the_script_can_be_read(tmp_path):
 
 
 def test_nothing_in_the_page_can_end_its_script(weights):
-    page = page_html(weights.read_bytes(), given_images(GREY, ["</script><b>"]), "title")
+    name = "</script><b> a<!--b.png"
+    page = page_html(weights.read_bytes(), given_images(GREY, [name]), "title")
     assert page.count("</script>") == 3
-    assert "</script><b>" not in page
+    held = re.search(r'id="pictures">(.*?)</script>', page)
+    assert held is not None
+    assert "<" not in held[1]
+    assert json.loads(held[1])["names"] == [name]
 
 
 def test_a_page_that_is_too_large_is_refused(weights):
@@ -88,6 +95,17 @@ def test_what_is_no_picture_is_refused(weights, tmp_path):
         explorer_page(str(weights), [tmp_path / "empty"])
 
 
+def test_both_cameras_of_a_stereo_network_see_a_picture(tmp_path):
+    from PIL import Image
+
+    Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).resize((60, 48)).save(tmp_path / "own.png")
+    data = preset("small").override({"data.view": "stereo"}).data
+    shown = given_pictures([tmp_path / "own.png"], data)
+    pixels = np.frombuffer(zlib.decompress(base64.b64decode(shown["pixels"])), np.uint8).reshape(2, 48, 48)
+    assert (pixels[0] == pixels[1]).all()
+    assert len(np.unique(pixels)) > 50
+
+
 def test_a_network_of_own_data_is_shown_on_its_test_images(tmp_path):
     random = np.random.default_rng(0)
     data = tmp_path / "birds.npz"
@@ -112,6 +130,9 @@ def test_the_server_gives_the_page_and_nothing_else():
             assert answer.read() == b"<p>page"
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=10)
+        elsewhere = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": f"other.example:{port}"})
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(elsewhere, timeout=10)
         with pytest.raises(ValueError, match=f"port {port} cannot be used .*: name another one with --port"):
             page_server("", port)
         server.shutdown()

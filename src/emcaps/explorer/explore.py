@@ -51,7 +51,7 @@ def explorer_page(
         shown = turning_toys(config.data, views=views, on_progress=on_progress)
     else:
         shown = _tested_images(config.data, folder)
-    return page_html(path.read_bytes(), shown, f"{_short(name)} on {_described(shown, config.data)}")
+    return page_html(path.read_bytes(), shown, f"{_short(name)} on {_described(shown)}")
 
 
 def write_page(page: str, out: Path) -> None:
@@ -89,12 +89,14 @@ def _tested_images(data: DataConfig, folder: Path | None) -> dict[str, Any]:
     chosen = np.concatenate([np.flatnonzero(examples.category == number)[:of_class] for number in range(len(names))])[
         :EXAMPLES
     ]
-    labels = [int(examples.category[place]) for place in chosen]
-    return given_images(examples.images[chosen, : data.image_channels], [names[label] for label in labels], labels)
+    shown = [names[int(examples.category[place])] for place in chosen]
+    return given_images(examples.images[chosen, : data.image_channels], shown, shown)
 
 
-def _described(shown: dict[str, Any], data: DataConfig) -> str:
-    return {"toys": "toys"}.get(shown["kind"], "test images" if shown["labels"] is not None else "pictures")
+def _described(shown: dict[str, Any]) -> str:
+    if shown["kind"] == "toys":
+        return "toys"
+    return "test images" if shown["truths"] else "pictures"
 
 
 def _short(name: str) -> str:

@@ -28,7 +28,7 @@ def page_html(weights: bytes, pictures: Mapping[str, Any], title: str) -> str:
         "STYLE": _read("style.css"),
         "CODE": bundled("main"),
         "WEIGHTS": base64.b64encode(weights).decode(),
-        "PICTURES": _in_script(json.dumps(pictures)),
+        "PICTURES": json.dumps(pictures).replace("<", "\\u003c"),
         "TITLE": _escaped(title),
         "GENERATOR": GENERATOR,
     }
@@ -67,7 +67,7 @@ def _read(name: str) -> str:
 
 
 def _in_script(text: str) -> str:
-    """Text that may stand inside a <script>: what would end it is written in another way."""
+    """JavaScript that may stand inside a <script>: what would end it in a string is written in another way."""
     return text.replace("</", "<\\/").replace("<!--", "<\\!--")
 
 

@@ -41,7 +41,7 @@ def turning_toys(
     return {
         "kind": "toys",
         "names": [CATEGORIES[category] for category in toys],
-        "labels": list(toys),
+        "truths": [CATEGORIES[category] for category in toys],
         "elevations": [round(ELEVATIONS[elevation]) for elevation in views.elevations],
         "azimuths": [10 * azimuth for azimuth in views.azimuths],
         "lightings": [lighting + 1 for lighting in views.lightings],
@@ -56,20 +56,19 @@ def reads_toys(data: DataConfig) -> bool:
 
 def given_pictures(paths: Sequence[Path], data: DataConfig) -> dict[str, Any]:
     """Pictures from files, as the network reads them."""
-    images = [read_picture(path, data.size or SIDE, data.fit, data.image_channels) for path in paths]
+    channels = data.image_channels
+    if channels == 2:  # both cameras see the picture
+        images = [read_picture(path, data.size or SIDE, data.fit, 1).repeat(2, axis=0) for path in paths]
+    else:
+        images = [read_picture(path, data.size or SIDE, data.fit, channels) for path in paths]
     return given_images(np.stack(images), [path.name for path in paths])
 
 
 def given_images(
-    images: npt.NDArray[np.uint8], names: Sequence[str], labels: Sequence[int] | None = None
+    images: npt.NDArray[np.uint8], names: Sequence[str], truths: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Images uint8 (N, C, side, side) with a name each and, where they are known, the numbers of their classes."""
-    return {
-        "kind": "images",
-        "names": list(names),
-        "labels": None if labels is None else list(labels),
-        **_pixels(images),
-    }
+    """Images uint8 (N, C, side, side) with a name each and, where they are known, the names of their classes."""
+    return {"kind": "images", "names": list(names), "truths": truths and list(truths), **_pixels(images)}
 
 
 def _pixels(images: npt.NDArray[np.uint8]) -> dict[str, Any]:

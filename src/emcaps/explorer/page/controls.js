@@ -4,9 +4,11 @@ import { choice, el, slider } from "./dom.js";
 import { drawPicture } from "./draw.js";
 import { givenImage, readPicture, toyImage } from "./pictures.js";
 import { networkFrom } from "./network.js";
+import { mostActive } from "./store.js";
 import { readWeights } from "./weights.js";
 
 const FLOORS = [0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1];
+const MOST_WEIGHTS = 20_000_000; // bytes
 const OTHER_IMAGES = "This network reads other images than those in this page. Drop a picture of your own.";
 const LAMBDAS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1, 2, 5, 10];
 
@@ -30,10 +32,9 @@ export function pictureControls(store, pictures, say) {
       return;
     }
     const image = pictures.kind === "toys" ? toyImage(pictures, views.toy, views) : givenImage(pictures, views.toy);
-    const truth = pictures.labels ? store.state.network.names[pictures.labels[views.toy]] : null;
     store.set({
       image,
-      truth,
+      truth: truthOf(store.state.network, pictures, views.toy),
       imageName: pictures.names[views.toy],
       views: pictures.kind === "toys" ? { ...views } : null,
     });
@@ -56,6 +57,7 @@ export function pictureControls(store, pictures, say) {
   const useFile = async (file) => {
     try {
       if (file.name.endsWith(".safetensors")) {
+        if (file.size > MOST_WEIGHTS) throw new Error(`${file.name} is too large: this page takes 20 MB of weights.`);
         useWeights(store, await file.arrayBuffer(), file.name, pictures);
         say(`The page now runs ${file.name}.`, false);
         return;
@@ -124,6 +126,11 @@ function turningSliders(pictures, views, show) {
   return sliders;
 }
 
+/** The class of a picture in the page, if it is known and the network has a class of that name. */
+export function truthOf(network, { truths }, picture) {
+  return truths && network.names.includes(truths[picture]) ? truths[picture] : null;
+}
+
 /** Whether the pictures in the page have the size and the channels that the network reads. */
 function reads(network, { channels, side }) {
   return network.channels === channels && network.side === side;
@@ -137,9 +144,11 @@ function useWeights(store, buffer, name, pictures) {
     network,
     settings: { ...network.settings, betaU: 0, betaA: 0 },
     image,
+    imageName: fits ? store.state.imageName : "a grey image",
     networkName: name,
-    truth: null,
+    truth: fits && network.names.includes(store.state.truth) ? store.state.truth : null,
     views: fits ? store.state.views : null,
+    iteration: network.settings.iterations - 1,
   });
   if (!fits) throw new Error(OTHER_IMAGES);
 }
@@ -229,7 +238,8 @@ export function routingControls(store) {
     "As trained",
   );
   const time = el("p", { class: "quiet" });
-  store.subscribe(({ settings: now, milliseconds }) => {
+  store.subscribe(({ network, settings: now, milliseconds }) => {
+    parts.iterations.input.max = Math.max(5, network.settings.iterations);
     for (const [name, part] of Object.entries(parts)) part.set(now[name]);
     time.textContent = `The whole network took ${milliseconds.toFixed(0)} ms.`;
   });
@@ -299,16 +309,12 @@ export function iterationBar(store) {
 function answerText(state) {
   const { activation } = state.run.results[state.run.results.length - 1].steps[state.iteration];
   if (!activation.every(Number.isFinite)) return [el("strong", { class: "warning" }, "NaN: routing broke down")];
-  const best = activation.indexOf(Math.max(...activation));
-  const right =
-    state.truth === null || state.truth === undefined
-      ? ""
-      : state.truth === state.network.names[best]
-        ? "good"
-        : "warning";
+  const best = mostActive(activation);
+  const isLast = state.iteration + 1 === state.settings.iterations;
+  const judgement = state.truth === state.network.names[best] ? "good" : "warning";
   return [
-    "answer: ",
-    el("strong", { class: right }, state.network.names[best]),
+    isLast ? "answer: " : `after iteration ${state.iteration + 1}: `,
+    el("strong", { class: isLast && state.truth ? judgement : null }, state.network.names[best]),
     ` ${activation[best].toFixed(3)}`,
     state.truth ? ` (it is: ${state.truth})` : "",
   ];

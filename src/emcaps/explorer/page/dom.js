@@ -38,7 +38,7 @@ export function freshId() {
  * A labelled slider: {root, set(value), input}. `format` writes the value beside it; `values`, if given, are the steps
  * that it goes through, for scales that are not even.
  */
-export function slider({ label, min = 0, max, step = 1, value, values = null, format = String, onInput, help = null }) {
+export function slider({ label, min = 0, max, step = 1, value, values = null, format = String, onInput }) {
   const id = freshId();
   const shown = el("output", { for: id, class: "value" });
   const toNumber = (place) => (values ? values[Number(place)] : Number(place));
@@ -63,7 +63,7 @@ export function slider({ label, min = 0, max, step = 1, value, values = null, fo
     show(number);
   };
   set(value);
-  const root = el("div", { class: "slider" }, el("label", { for: id, title: help }, label), shown, input);
+  const root = el("div", { class: "slider" }, el("label", { for: id }, label), shown, input);
   return { root, set, input };
 }
 

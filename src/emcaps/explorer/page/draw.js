@@ -11,6 +11,7 @@ const RISING = [
   [248, 149, 64],
   [250, 224, 120],
 ];
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const NEGATIVE = [43, 108, 176],
   ZERO = [247, 245, 240],
   POSITIVE = [200, 83, 28];
@@ -43,10 +44,11 @@ export function inkOn(colour) {
 }
 
 /**
- * A grid of numbers that can be looked at and, with `onPick(row, column)`, picked from by mouse, touch or keyboard.
+ * A grid of numbers that can be looked at and, with `onPick(row, column)`, picked from by mouse, touch or keyboard;
+ * arrow keys pick at once, or with `enterPicks` only move a mark, which the Enter key picks.
  * {root, update(values, {marked: [row, column] or null, colour, top})}: values row by row, divided by `top` for the colour.
  */
-export function heatGrid({ rows, columns, label, cell = 12, onPick = null, describe = null }) {
+export function heatGrid({ rows, columns, label, cell = 12, onPick = null, enterPicks = false }) {
   const canvas = el("canvas", {
     width: columns,
     height: rows,
@@ -76,23 +78,26 @@ export function heatGrid({ rows, columns, label, cell = 12, onPick = null, descr
       pick(Math.min(rows - 1, Math.max(0, row)), Math.min(columns - 1, Math.max(0, column)));
     });
     canvas.addEventListener("keydown", (event) => {
-      const moves = {
-        ArrowUp: [-1, 0],
-        ArrowDown: [1, 0],
-        ArrowLeft: [0, -1],
-        ArrowRight: [0, 1],
-        Enter: [0, 0],
-        " ": [0, 0],
-      };
-      const move = moves[event.key];
-      if (!move) return;
+      const move = ARROWS[event.key];
+      const enters = event.key === "Enter" || event.key === " ";
+      if (!move && !enters) return;
       event.preventDefault();
-      pick(
-        Math.min(rows - 1, Math.max(0, cursor[0] + move[0])),
-        Math.min(columns - 1, Math.max(0, cursor[1] + move[1])),
-      );
+      const row = Math.min(rows - 1, Math.max(0, cursor[0] + (move?.[0] ?? 0)));
+      const column = Math.min(columns - 1, Math.max(0, cursor[1] + (move?.[1] ?? 0)));
+      if (enters || !enterPicks) {
+        pick(row, column);
+      } else {
+        mark([row, column]);
+        canvas.setAttribute("aria-label", `${label}: row ${row + 1}, column ${column + 1}. Enter shows its votes`);
+      }
     });
   }
+  const mark = ([row, column]) => {
+    cursor = [row, column];
+    marker.hidden = false;
+    marker.style.setProperty("--row", row);
+    marker.style.setProperty("--column", column);
+  };
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
   const update = (values, { marked = null, colour = rising, top = 1 } = {}) => {
@@ -102,12 +107,7 @@ export function heatGrid({ rows, columns, label, cell = 12, onPick = null, descr
     }
     context.putImageData(pixels, 0, 0);
     marker.hidden = !marked;
-    if (marked) {
-      cursor = marked;
-      marker.style.setProperty("--row", marked[0]);
-      marker.style.setProperty("--column", marked[1]);
-      canvas.setAttribute("aria-label", `${label}. ${describe ? describe(...marked) : ""}`);
-    }
+    if (marked) mark(marked);
   };
   return { root, canvas, update };
 }
@@ -136,26 +136,19 @@ export function drawPicture(canvas, values, rows, columns) {
   context.putImageData(pixels, 0, 0);
 }
 
-/** A table of numbers, coloured by size; `top` is the size that has the full colour. */
-export function matrixTable(values, { caption, columns = 4, top = null, digits = 3, marked = null }) {
+/** A 4x4 matrix as a table, coloured by size; `top` is the size that has the full colour. */
+export function matrixTable(values, { caption, top = null }) {
   const size = top ?? Math.max(1e-12, ...Array.from(values, Math.abs));
   const rows = [];
-  for (let start = 0; start < values.length; start += columns) {
+  for (let start = 0; start < 16; start += 4) {
     rows.push(
       el(
         "tr",
         {},
-        Array.from({ length: columns }, (_, column) => {
+        Array.from({ length: 4 }, (_, column) => {
           const value = values[start + column],
             colour = diverging(value / size);
-          return el(
-            "td",
-            {
-              class: marked === start + column ? "marked" : null,
-              style: `background:${css(colour)};color:${inkOn(colour)}`,
-            },
-            number(value, digits),
-          );
+          return el("td", { style: `background:${css(colour)};color:${inkOn(colour)}` }, number(value, 3));
         }),
       ),
     );

@@ -4,7 +4,7 @@ import { dropdown, el, number, percent, scrollBox, svg } from "./dom.js";
 import { css, heatGrid, poseGlyph, rising } from "./draw.js";
 import { strongestRead } from "./network_view.js";
 import { effectiveChildren } from "./routing.js";
-import { layerName, picked, placeOfChild } from "./store.js";
+import { layerName, mostActive, picked, placeOfChild, readersOf, spreadOf } from "./store.js";
 
 const LONELY = 1.5; // a parent with fewer effective children lives on one child
 const WIDTH = 440,
@@ -40,7 +40,7 @@ function buildLayer(store, state) {
       const layer = Number(place),
         result = store.state.run.results[layer + 1];
       const { activation } = result.steps[store.state.iteration];
-      const best = activation.indexOf(Math.max(...activation));
+      const best = mostActive(activation);
       const position = Math.floor(best / result.layer.parentTypes),
         type = best % result.layer.parentTypes;
       store.set({ layer, position, type, read: strongestRead(store.state, layer + 1, position, type) });
@@ -57,7 +57,7 @@ function buildLayer(store, state) {
         "section",
         { class: "card", "aria-label": "Choose a parent" },
         add(parentPicker(store, state)),
-        add(parentFacts(store)),
+        add(parentFacts()),
       ),
       el("section", { class: "card", "aria-label": "Votes" }, add(votePlot(store, state))),
     ),
@@ -131,7 +131,7 @@ function parentFacts() {
     warning = el("p", { "aria-live": "polite" }),
     glyph = poseGlyph("Pose of this parent");
   const body = el("tbody");
-  const head = ["iteration", "data", "children", "spread", "cost", "activation"];
+  const head = ["iteration", "activation", "data", "children", "spread", "cost"];
   const table = el(
     "table",
     { class: "plain" },
@@ -151,15 +151,13 @@ function parentFacts() {
     const { result, layer, parent } = picked(state);
     title.textContent = parentName(state);
     const rows = result.steps.map((step, t) => {
-      const variance = step.variance.subarray(parent * 16, parent * 16 + 16);
-      const spread = Math.sqrt(variance.reduce((sum, value) => sum + value, 0) / 16);
       const cells = [
         t + 1,
+        step.activation[parent],
         step.data[parent],
         effectiveChildren(layer, step)[parent],
-        spread,
+        spreadOf(step, parent),
         step.cost[parent],
-        step.activation[parent],
       ];
       return {
         cells,
@@ -173,12 +171,10 @@ function parentFacts() {
       };
     });
     body.replaceChildren(...rows.map(({ row }) => row));
-    const [, data, lonely] = rows[state.iteration].cells;
-    const isLonely = data > 0 && lonely < LONELY;
-    warning.className = isLonely ? "warning" : "quiet";
-    warning.textContent = isLonely
-      ? `This parent lives on ${number(lonely, 2)} children: one vote agrees with itself perfectly, so its variance tells nothing (pitfall 1).`
-      : `Its data comes from about ${number(lonely, 2)} children.`;
+    const [, , data, children] = rows[state.iteration].cells;
+    const isLonely = data > 0 && children < LONELY;
+    warning.className = isLonely || Number.isNaN(data) ? "warning" : "quiet";
+    warning.textContent = childrenSentence(data, children, isLonely);
     glyph.update(
       result.steps[state.iteration].mean.subarray(parent * 16, parent * 16 + 16),
       Math.max(1e-9, ...Array.from(result.steps[state.iteration].mean, Math.abs)),
@@ -202,29 +198,37 @@ function parentFacts() {
   };
 }
 
+function childrenSentence(data, children, isLonely) {
+  if (Number.isNaN(data)) return "Routing broke down: the numbers of this parent are NaN.";
+  if (isLonely) {
+    return `Nearly all of its data comes from one child (${number(children, 3)} in effect): one vote agrees with itself perfectly, so its variance tells nothing (pitfall 1).`;
+  }
+  return `Its data comes from ${number(children, 3)} children in effect.`;
+}
+
 /** The votes for one parent in two of their 16 elements, with the parent's Gaussian: a dot's area is its weight. */
 function votePlot(store, state) {
   const layer = state.network.layers[state.layer];
   const elements = Object.fromEntries(
     Array.from({ length: 16 }, (_, h) => [h, `row ${Math.floor(h / 4) + 1}, column ${(h % 4) + 1}`]),
   );
-  const axes = layer.kind === "class" ? { x: 7, y: 3 } : { x: 0, y: 5 };
+  const own = {}; // axes that the user has chosen
   const draw = () => update(store.state);
   const xChoice = dropdown({
     label: "Across",
     options: elements,
-    value: String(axes.x),
+    value: "0",
     onChange: (h) => {
-      axes.x = Number(h);
+      own.x = Number(h);
       draw();
     },
   });
   const yChoice = dropdown({
     label: "Down",
     options: elements,
-    value: String(axes.y),
+    value: "0",
     onChange: (h) => {
-      axes.y = Number(h);
+      own.y = Number(h);
       draw();
     },
   });
@@ -237,6 +241,9 @@ function votePlot(store, state) {
   const update = (now) => {
     const { result, layer: graph, step, parent, edge: chosen } = picked(now);
     title.textContent = `Votes for ${parentName(now)}`;
+    const axes = { ...tighteningAxes(result.steps, parent), ...own };
+    xChoice.set(String(axes.x));
+    yChoice.set(String(axes.y));
     const dots = Array.from({ length: graph.reads }, (_, n) => {
       const edge = (now.position * graph.reads + n) * graph.parentTypes + now.type;
       return {
@@ -255,6 +262,7 @@ function votePlot(store, state) {
       ...axisLines(scale),
       ...ellipses(gaussian, scale),
       ...dots
+        .filter((dot) => [dot.x, dot.y, dot.share].every(Number.isFinite))
         .sort((a, b) => b.share - a.share)
         .map((dot) => {
           const radius = 1.5 + 11 * Math.sqrt(dot.share / (most || 1));
@@ -290,10 +298,18 @@ function votePlot(store, state) {
     el(
       "p",
       { class: "quiet" },
-      `Every dot is the vote of one child; the larger, the more weight it has. The ellipses are the parent's Gaussian, one and two standard deviations wide. Routing moves weight to votes that agree.${note}`,
+      `Every dot is the vote of one child; the larger, the more weight it has. The ellipses are the parent's Gaussian, one and two standard deviations wide. Routing moves weight to votes that agree; unless you choose, the axes are the two of 16 in which they tighten the most.${note}`,
     ),
   );
   return { root, update };
+}
+
+/** The two elements in which a parent's votes tighten the most from the first to the last iteration. */
+function tighteningAxes(steps, parent) {
+  const last = steps[steps.length - 1];
+  const ratio = (h) => last.variance[parent * 16 + h] / steps[0].variance[parent * 16 + h];
+  const [x, y] = Array.from({ length: 16 }, (_, h) => h).sort((a, b) => ratio(a) - ratio(b));
+  return { x, y };
 }
 
 /** A parent's mean and standard deviation along the two axes. */
@@ -410,18 +426,11 @@ function parentsOfChild(store, state) {
     { class: "strong", onclick: () => store.set({ view: "vote" }) },
     "See this vote in numbers",
   );
-  const update = (now) => {
-    const { step, child } = picked(now);
-    title.textContent = `How the ${childName(layer, child)} divides itself`;
-    const places = [];
-    for (let place = 0; place < layer.childOf.length; place++) if (layer.childOf[place] === child) places.push(place);
-    const shares = places.map((place) =>
-      Array.from({ length: layer.parentTypes }, (_, o) => step.assignment[place * layer.parentTypes + o]),
-    );
-    const total = shares.flat().reduce((all, share) => all + share, 0);
-    const top = Math.max(1e-12, ...shares.flat());
-    const grid = heatGrid({
-      rows: places.length,
+  let places = [],
+    grid = null;
+  const sharesGrid = (rows) =>
+    heatGrid({
+      rows,
       columns: layer.parentTypes,
       cell: 24,
       label: "Shares of this child: a row for each position, a column for each type",
@@ -429,14 +438,23 @@ function parentsOfChild(store, state) {
         store.set({ position: Math.floor(places[row] / layer.reads), read: places[row] % layer.reads, type: column });
       },
     });
+  const update = (now) => {
+    const { step, child } = picked(now);
+    title.textContent = `How the ${childName(layer, child)} divides itself`;
+    places = readersOf(layer, child);
+    const shares = places.map((place) =>
+      Array.from({ length: layer.parentTypes }, (_, o) => step.assignment[place * layer.parentTypes + o]),
+    );
+    const total = shares.flat().reduce((all, share) => all + share, 0);
+    const top = Math.max(1e-12, ...shares.flat());
+    if (grid?.rows !== places.length) {
+      grid = { rows: places.length, ...sharesGrid(places.length) };
+      frame.replaceChildren(grid.root);
+    }
     const row = places.indexOf(now.position * layer.reads + now.read);
     grid.update(shares.flat(), { top, marked: [row, now.type] });
-    frame.replaceChildren(grid.root);
     sum.className = Math.abs(total - 1) < 1e-6 ? "good" : "warning";
-    sum.textContent =
-      Math.abs(total - 1) < 1e-6
-        ? `${places.length} ${places.length === 1 ? "position reads" : "positions read"} it. Its shares sum to ${number(total, 4)}: ${percent(shares[row][now.type])} go to this parent.`
-        : `${places.length} positions read it, and its shares sum to ${number(total, 4)}: the child is counted that many times, because positions do not compete (pitfall 3).`;
+    sum.textContent = sharesSentence(places.length, total, shares[row][now.type]);
   };
   return {
     root: el(
@@ -450,4 +468,11 @@ function parentsOfChild(store, state) {
     ),
     update,
   };
+}
+
+function sharesSentence(positions, total, share) {
+  const readers = positions === 1 ? "1 position reads it" : `${positions} positions read it`;
+  if (Number.isNaN(total)) return "Routing broke down: the shares of this child are NaN.";
+  if (Math.abs(total - 1) < 1e-6) return `${readers}. Its shares sum to 1: ${percent(share)} go to this parent.`;
+  return `${readers}, and its shares sum to ${number(total, 4)}: the child is counted that many times, because positions do not compete (pitfall 3).`;
 }

@@ -1,6 +1,6 @@
 // Puts the page together: unpacks what is inside it, makes the store and the views, and shows one view at a time.
 
-import { iterationBar, pictureControls, routingControls } from "./controls.js";
+import { iterationBar, pictureControls, routingControls, truthOf } from "./controls.js";
 import { el } from "./dom.js";
 import { mountLaboratory } from "./laboratory.js";
 import { layerView } from "./layer_view.js";
@@ -28,7 +28,7 @@ async function start() {
     image: isToy ? toyImage(pictures, 0, views) : givenImage(pictures, 0),
     imageName: pictures.names[0],
     views,
-    truth: pictures.labels ? network.names[pictures.labels[0]] : null,
+    truth: truthOf(network, pictures, 0),
     settings: { ...network.settings, betaU: 0, betaA: 0 },
     iteration: network.settings.iterations - 1,
     view: "network",
@@ -63,6 +63,7 @@ function buildPage(store, pictures) {
       ),
     ]),
   );
+  const settings = el("div", { class: "settings" }, routingControls(store));
   const main = document.getElementById("main");
   main.replaceChildren(
     el(
@@ -70,12 +71,16 @@ function buildPage(store, pictures) {
       { class: "layout" },
       el("div", { class: "side" }, controls.root),
       el("div", { class: "content" }, tabs(store), Object.values(panels)),
-      el("div", { class: "settings" }, routingControls(store)),
+      settings,
     ),
     iterationBar(store),
   );
   store.subscribe((state) => {
+    const wasHidden = panels[state.view].hidden;
     for (const [name, panel] of Object.entries(panels)) panel.hidden = name !== state.view;
+    settings.hidden = state.view === "laboratory"; // which has sliders of its own
+    // What was picked with the keyboard is in a view that is hidden now: the keyboard goes on in the new one.
+    if (wasHidden && document.activeElement === document.body) panels[state.view].focus({ preventScroll: true });
     for (const part of shown[state.view]) part.update(state);
     document.getElementById("summary").textContent =
       `${state.networkName || document.title}: ${state.network.parameters.toLocaleString("en")} learned numbers. Everything is computed in this page.`;

@@ -13,43 +13,27 @@ const GREY_LEVELS = 40; // that count as 1 when grey is measured from the backgr
  */
 export function networkFrom({ tensors, config, names }) {
   const { network, data } = config;
-  if (network.kind !== "capsules") {
-    throw new Error(
-      `These weights are of a ${network.kind} network, which has no routing to show. Use those of a capsule network.`,
-    );
-  }
-  const tensor = (name) => {
+  checkSettings(network, data, names);
+  const side = data.size || 48,
+    crop = data.crop,
+    channels = tensors["network.relu_conv1.0.weight"]?.shape[1] ?? 0;
+  const tensor = (name, count) => {
     const found = tensors[`network.${name}`];
     if (!found) throw new Error(`These weights lack ${name}: they are not a whole capsule network of emcaps.`);
-    return found;
-  };
-  const side = data.size || 48;
-  const crop = data.crop;
-  const channels = tensor("relu_conv1.0.weight").shape[1];
-  const primarySide = Math.floor((crop + 2 * IMAGE_PADDING - IMAGE_KERNEL) / IMAGE_STRIDE) + 1;
-  const layers = [];
-  let grid = [primarySide, primarySide],
-    childTypes = network.primary_types;
-  for (const described of describedLayers(network)) {
-    const sides = [described.kernel, described.kernel],
-      stride = [described.stride, described.stride];
-    const layer = convLayer({ grid, childTypes, parentTypes: described.types, kernel: sides, stride });
-    layers.push({ ...layer, name: `conv_caps${layers.length + 1}` });
-    [grid, childTypes] = [layer.parentGrid, described.types];
-  }
-  const coordinateScale = network.coordinate_scale ?? 1;
-  layers.push({ ...classLayer({ grid, childTypes, parentTypes: network.classes, coordinateScale }), name: "class_caps" });
-  for (const layer of layers) {
-    layer.matrices = Float64Array.from(tensor(`${layer.name}.weight`).values);
-    layer.betaU = Float64Array.from(tensor(`${layer.name}.beta_u`).values);
-    layer.betaA = Float64Array.from(tensor(`${layer.name}.beta_a`).values);
-    const expected = new Set(layer.matrixOf).size * layer.parentTypes * 16;
-    if (layer.matrices.length !== expected) {
-      throw new Error(
-        `${layer.name} of these weights has ${layer.matrices.length} numbers where its config needs ${expected}.`,
-      );
+    if (found.values.length !== count) {
+      throw new Error(`${name} of these weights has ${found.values.length} numbers where the settings need ${count}.`);
     }
+    return Float64Array.from(found.values);
+  };
+  const primarySide = Math.floor((crop + 2 * IMAGE_PADDING - IMAGE_KERNEL) / IMAGE_STRIDE) + 1;
+  const layers = layersOf(network, [primarySide, primarySide]);
+  for (const layer of layers) {
+    const matrices = layer.kind === "class" ? layer.childTypes : layer.reads;
+    layer.matrices = tensor(`${layer.name}.weight`, matrices * layer.parentTypes * 16);
+    layer.betaU = tensor(`${layer.name}.beta_u`, layer.parentTypes);
+    layer.betaA = tensor(`${layer.name}.beta_a`, layer.parentTypes);
   }
+  const { conv_channels: features, primary_types: types } = network;
   return {
     layers,
     names,
@@ -60,23 +44,23 @@ export function networkFrom({ tensors, config, names }) {
     standardisesItself: network.input === "standardised",
     fit: data.fit || "crop",
     conv: {
-      weight: Float64Array.from(tensor("relu_conv1.0.weight").values),
-      bias: tensor("relu_conv1.0.bias").values,
-      channels: network.conv_channels,
+      weight: tensor("relu_conv1.0.weight", features * channels * IMAGE_KERNEL ** 2),
+      bias: tensor("relu_conv1.0.bias", features),
+      channels: features,
     },
     primary: {
       grid: [primarySide, primarySide],
-      types: network.primary_types,
+      types,
       pose: {
-        weight: Float64Array.from(tensor("primary_caps.pose.weight").values),
-        bias: tensor("primary_caps.pose.bias").values,
+        weight: tensor("primary_caps.pose.weight", 16 * types * features),
+        bias: tensor("primary_caps.pose.bias", 16 * types),
       },
       activation: {
-        weight: Float64Array.from(tensor("primary_caps.activation.weight").values),
-        bias: tensor("primary_caps.activation.bias").values,
+        weight: tensor("primary_caps.activation.weight", types * features),
+        bias: tensor("primary_caps.activation.bias", types),
       },
     },
-    poseGain: network.pose_scale ? tensor("pose_gain").values : null,
+    poseGain: network.pose_scale ? tensor("pose_gain", layers.length) : null,
     settings: {
       iterations: network.iterations,
       finalLambda: network.final_lambda,
@@ -84,11 +68,66 @@ export function networkFrom({ tensors, config, names }) {
       dataScaling: network.data_scaling,
       competition: network.competition,
     },
-    parameters: Object.entries(tensors).reduce(
-      (sum, [name, { values }]) => sum + (name.startsWith("network.") ? values.length : 0),
-      0,
-    ),
+    parameters: Object.values(tensors).reduce((sum, { values }) => sum + values.length, 0),
   };
+}
+
+/** Throw an Error with a sentence unless the page can show a network of these settings, which may be a stranger's. */
+function checkSettings(network, data, names) {
+  if (network.kind !== "capsules") {
+    throw new Error(
+      `These weights are of a ${network.kind} network, which has no routing to show. Use those of a capsule network.`,
+    );
+  }
+  if (network.pose === "vector") {
+    throw new Error(
+      "These weights have poses that are vectors, which this page does not show. Use a network with matrices.",
+    );
+  }
+  const check = (name, value, least, most) => {
+    if (!Number.isInteger(value) || value < least || value > most) {
+      throw new Error(`The settings of these weights say ${name} ${value}, where this page needs ${least} to ${most}.`);
+    }
+  };
+  check("conv_channels", network.conv_channels, 1, 4096);
+  check("primary_types", network.primary_types, 1, 1024);
+  check("classes", network.classes, 2, 1000);
+  check("iterations", network.iterations, 1, 20);
+  check("size", data.size || 48, 8, 512);
+  check("crop", data.crop, 8, data.size || 48);
+  check("number of names", names.length, network.classes, network.classes);
+  for (const layer of describedLayers(network)) {
+    check("types", layer?.types, 1, 1024);
+    check("kernel", layer.kernel, 1, 64);
+    check("stride", layer.stride, 1, 64);
+  }
+  if (![network.final_lambda, network.variance_floor, network.coordinate_scale ?? 1].every(Number.isFinite)) {
+    throw new Error("The settings of these weights have a λ, a variance floor or a scale that is no number.");
+  }
+}
+
+/** The routed layers for a grid of primary capsules. */
+function layersOf(network, primaryGrid) {
+  const layers = [];
+  let grid = primaryGrid,
+    childTypes = network.primary_types;
+  for (const { types, kernel, stride } of describedLayers(network)) {
+    const layer = convLayer({
+      grid,
+      childTypes,
+      parentTypes: types,
+      kernel: [kernel, kernel],
+      stride: [stride, stride],
+    });
+    layers.push({ ...layer, name: `conv_caps${layers.length + 1}` });
+    [grid, childTypes] = [layer.parentGrid, types];
+  }
+  const coordinateScale = network.coordinate_scale ?? 1;
+  layers.push({
+    ...classLayer({ grid, childTypes, parentTypes: network.classes, coordinateScale }),
+    name: "class_caps",
+  });
+  return layers;
 }
 
 function describedLayers(network) {

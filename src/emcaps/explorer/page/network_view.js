@@ -3,7 +3,7 @@
 import { el, number, percent, svg } from "./dom.js";
 import { css, drawPicture, heatGrid, poseGlyph, rising } from "./draw.js";
 import { dataFlow } from "./network.js";
-import { layerName, ranking } from "./store.js";
+import { layerName, ranking, spreadOf } from "./store.js";
 
 /** A view with `root` and `update(state)`; the parts are built anew for another network. */
 export function networkView(store) {
@@ -46,6 +46,11 @@ function buildNetwork(store, state) {
       "Click any capsule to see who voted for it.",
     ),
     stages,
+    el(
+      "p",
+      { class: "quiet" },
+      "Each layer goes through all its iterations before the next layer begins. The slider at the bottom shows the same iteration of every layer.",
+    ),
     add(whoWins(state)),
   );
   return { network: state.network, root, parts };
@@ -76,6 +81,7 @@ function gridStage(store, state, place) {
       cell: Math.max(4, Math.floor(64 / grid[1])),
       label: `${title}, type ${type + 1}`,
       onPick: (row, column) => pick(store, place, row * grid[1] + column, type),
+      enterPicks: true,
     }),
   );
   const note = el("p", { class: "quiet" });
@@ -131,11 +137,11 @@ function pick(store, place, cell, type) {
     if (isReader && (best < 0 || assignment[edge] > assignment[best])) best = edge;
   }
   if (best < 0) return; // no window reaches this child
-  const place1 = Math.floor(best / layer.parentTypes);
+  const edgePlace = Math.floor(best / layer.parentTypes);
   store.set({
     layer: 0,
-    position: Math.floor(place1 / layer.reads),
-    read: place1 % layer.reads,
+    position: Math.floor(edgePlace / layer.reads),
+    read: edgePlace % layer.reads,
     type: best % layer.parentTypes,
     view: "layer",
   });
@@ -159,7 +165,7 @@ export function strongestRead(state, place, position, type) {
 function classStage(store, state) {
   const { network } = state;
   const place = network.layers.length;
-  const rows = network.names.map((name, number_) => {
+  const rows = network.names.map((name, classNumber) => {
     const glyph = poseGlyph(`Pose of the class ${name}`);
     const bar = el("span", { class: "bar smooth" }),
       value = el("span", { class: "value" });
@@ -172,7 +178,7 @@ function classStage(store, state) {
     );
     const button = el(
       "button",
-      { class: "class-row", onclick: () => pick(store, place, 0, number_) },
+      { class: "class-row", onclick: () => pick(store, place, 0, classNumber) },
       el("span", { class: "class-name" }, name),
       el("span", { class: "bar-frame" }, bar),
       value,
@@ -235,23 +241,26 @@ function whoWins(state) {
     });
     const title = el("h3"),
       facts = el("p", { class: "quiet" });
-    return { root: el("div", {}, title, heat.root, facts), title, heat, facts, rank };
+    const picture = el("canvas", { class: "under", "aria-hidden": "true" });
+    heat.root.prepend(picture);
+    heat.root.classList.add("over-picture");
+    return { root: el("div", {}, title, heat.root, facts), title, heat, picture, facts, rank };
   });
   const update = (now) => {
     const order = ranking(now);
-    const flows = order.slice(0, 2).map((one) => dataFlow(now.run, one, now.iteration));
-    const top = Math.max(...flows.flatMap((flow) => Array.from(flow)));
     const { steps, layer } = now.run.results[now.run.results.length - 1];
     const step = steps[now.iteration];
-    panels.forEach(({ title, heat, facts, rank }) => {
+    const flows = order
+      .slice(0, 2)
+      .map((one) => dataFlow(now.run, one, now.iteration).map((part) => part * step.data[one]));
+    const top = Math.max(...flows.flatMap((flow) => Array.from(flow)));
+    panels.forEach(({ title, heat, picture, facts, rank }) => {
+      drawPicture(picture, now.run.crop, now.network.crop, now.network.crop);
       const one = order[rank];
       title.textContent = `${rank ? "Runner-up" : "Winner"}: ${now.network.names[one]}`;
       heat.update(flows[rank], { top });
-      const spread = Math.sqrt(
-        step.variance.subarray(one * 16, one * 16 + 16).reduce((sum, value) => sum + value, 0) / 16,
-      );
       const share = step.data[one] / step.data.reduce((sum, value) => sum + value, 0);
-      facts.textContent = `activation ${number(step.activation[one], 3)}; it holds ${percent(share)} of the children's data (an even share is ${percent(1 / layer.parentTypes)}); votes spread by ${number(spread, 3)}`;
+      facts.textContent = `activation ${number(step.activation[one], 3)}; it holds ${percent(share)} of the children's data (an even share is ${percent(1 / layer.parentTypes)}); votes spread by ${number(spreadOf(step, one), 3)}`;
     });
   };
   return {
@@ -262,7 +271,7 @@ function whoWins(state) {
       el(
         "p",
         {},
-        "Bright places gave the class its data, traced back through all layers. At iteration 1 all parents share alike, so both pictures are nearly the same.",
+        "Bright places gave the class its data, traced back through all layers. At iteration 1 every child is shared evenly, so both pictures are the same. A network may well find its answer in what surrounds a thing.",
       ),
       el(
         "div",

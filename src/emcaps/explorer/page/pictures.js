@@ -58,18 +58,19 @@ function fitted(bitmap, { side, channels, fit }) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.imageSmoothingQuality = "high";
   const { width, height } = bitmap;
-  if (fit === "stretch") {
-    context.drawImage(bitmap, 0, 0, side, side);
-  } else if (fit === "pad") {
-    const scale = side / Math.max(width, height);
-    context.fillRect(0, 0, side, side);
-    context.drawImage(bitmap, (side - width * scale) / 2, (side - height * scale) / 2, width * scale, height * scale);
-  } else {
-    const square = Math.min(width, height);
-    context.fillStyle = "white"; // behind transparent places
-    context.fillRect(0, 0, side, side);
-    context.drawImage(bitmap, (width - square) / 2, (height - square) / 2, square, square, 0, 0, side, side);
-  }
+  // What of the picture is shown, and where: its middle, all of it with black borders, or all of it, stretched.
+  const square = Math.min(width, height),
+    scale = side / Math.max(width, height);
+  const source = fit === "crop" ? [(width - square) / 2, (height - square) / 2, square, square] : [0, 0, width, height];
+  const target =
+    fit === "pad"
+      ? [(side - width * scale) / 2, (side - height * scale) / 2, width * scale, height * scale]
+      : [0, 0, side, side];
+  context.fillStyle = "black";
+  context.fillRect(0, 0, side, side);
+  context.fillStyle = "white"; // behind transparent places
+  context.fillRect(...target);
+  context.drawImage(bitmap, ...source, ...target);
   return channelsOf(context.getImageData(0, 0, side, side).data, side, channels);
 }
 

@@ -8,6 +8,7 @@
 // All numbers are doubles.
 
 export const EPSILON = 1e-9; // gives a parent without data the pose 0, where 0 / 0 would be NaN
+const MOST_EDGES = 4_000_000; // of a layer: nine times as many as the full network has
 const LOG_TWO_PI = Math.log(2 * Math.PI);
 
 /** A convolutional layer on a grid of children: a parent at (v, u) reads the window that begins at (v, u) * stride. */
@@ -18,6 +19,7 @@ export function convLayer({ grid, childTypes, parentTypes, kernel, stride }) {
     throw new RangeError(`a kernel of ${kernel.join("x")} does not fit into a grid of ${grid.join("x")} children`);
   }
   const reads = kernel[0] * kernel[1] * childTypes;
+  checkEdges(rows * columns * reads * parentTypes);
   const childOf = new Int32Array(rows * columns * reads);
   let next = 0;
   for (let v = 0; v < rows; v++) {
@@ -44,9 +46,18 @@ export function convLayer({ grid, childTypes, parentTypes, kernel, stride }) {
   });
 }
 
+function checkEdges(count) {
+  if (count > MOST_EDGES) {
+    throw new RangeError(
+      `a layer with ${count} votes for an image is too large for this page, which takes ${MOST_EDGES}`,
+    );
+  }
+}
+
 /** A class layer: one position that reads all children, through matrices that all positions share. */
 export function classLayer({ grid, childTypes, parentTypes, coordinateScale = 1 }) {
   const reads = grid[0] * grid[1] * childTypes;
+  checkEdges(reads * parentTypes);
   const childOf = Int32Array.from({ length: reads }, (_, n) => n);
   const matrixOf = Int32Array.from({ length: reads }, (_, n) => n % childTypes);
   const layer = layerOf({

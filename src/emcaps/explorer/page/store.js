@@ -33,12 +33,13 @@ function computeRun(state) {
 
 /** What is picked must exist, also after another network or fewer iterations. */
 function clampChoices(state) {
-  state.iteration = Math.min(state.iteration, state.settings.iterations - 1);
-  state.layer = Math.min(state.layer, state.network.layers.length - 1);
+  const clamp = (value, count) => Math.max(0, Math.min(value, count - 1));
+  state.iteration = clamp(state.iteration, state.settings.iterations);
+  state.layer = clamp(state.layer, state.network.layers.length);
   const layer = state.network.layers[state.layer];
-  state.position = Math.min(state.position, layer.positions - 1);
-  state.type = Math.min(state.type, layer.parentTypes - 1);
-  state.read = Math.min(state.read, layer.reads - 1);
+  state.position = clamp(state.position, layer.positions);
+  state.type = clamp(state.type, layer.parentTypes);
+  state.read = clamp(state.read, layer.reads);
 }
 
 /** The routed layer that is picked: its graph, what it computed and the step of the iteration that is shown. */
@@ -49,6 +50,21 @@ export function picked(state) {
   const edge = (state.position * layer.reads + state.read) * layer.parentTypes + state.type;
   const child = layer.childOf[state.position * layer.reads + state.read];
   return { result, layer, step: result.steps[state.iteration], parent, edge, child };
+}
+
+/** The number of the most active capsule; the first one if activations are NaN. */
+export function mostActive(activation) {
+  return Math.max(0, activation.indexOf(Math.max(...activation)));
+}
+
+/** The root mean square of a parent's standard deviations: how far the votes for it spread. */
+export function spreadOf({ variance }, parent) {
+  return Math.sqrt(variance.subarray(parent * 16, parent * 16 + 16).reduce((sum, value) => sum + value, 0) / 16);
+}
+
+/** Where a child is read: numbers p * reads + n of every position p that reads it as its n-th child. */
+export function readersOf(layer, child) {
+  return Array.from(layer.childOf.keys()).filter((place) => layer.childOf[place] === child);
 }
 
 /** Class numbers, the most active one first. */

@@ -1,15 +1,17 @@
-// The guided tour: nine short stops, each of which brings the page into the state that it talks about.
+// The guided tour: short stops, each of which brings the page into the state that it talks about.
 
 import { el } from "./dom.js";
 import { strongestRead } from "./network_view.js";
 import { effectiveChildren } from "./routing.js";
-import { ranking } from "./store.js";
+import { mostActive } from "./store.js";
+
+const NARROW = matchMedia("(max-width: 60rem)"); // as in style.css
 
 const STOPS = [
   {
     title: "What the network sees",
     look: ".stages > li:first-child",
-    text: "A small picture, seen by one camera. The network has to say which of the classes it shows, from whatever side.",
+    text: "A small picture. The network has to say which of the classes it shows, from whatever side.",
     go: (store) => asTrained(store, { view: "network" }),
   },
   {
@@ -22,19 +24,19 @@ const STOPS = [
     title: "Every part votes",
     look: ".vote-view .equation",
     text: "A part that lies like this suggests a whole that lies like that. So each capsule multiplies its pose by a learned matrix: the product is its vote for the pose of one capsule above it.",
-    go: (store) => onWinner(store, { view: "vote", iteration: 0 }),
+    go: (store) => onMostActive(store, 0, { view: "vote", iteration: 0 }),
   },
   {
     title: "At first nobody knows",
     look: ".layer-view .plot",
-    text: "These are all the votes for the winning class. In the first iteration each child is shared out evenly over its parents, so all votes count by their activation alone, and the cloud is wide.",
-    go: (store) => onWinner(store, { view: "layer", iteration: 0 }),
+    text: "These are all the votes for the class that will win. In the first iteration each child is shared out evenly over its parents, so all votes count by their activation alone, and the cloud is wide.",
+    go: (store) => onMostActive(store, store.state.network.layers.length - 1, { view: "layer", iteration: 0 }),
   },
   {
     title: "Votes that agree win",
     look: ".layer-view .plot",
-    text: "Now look at the last iteration. Each child has given more of itself to the parents whose Gaussian explains its vote best. What agrees gets more weight, and the cloud tightens. That is routing.",
-    go: (store) => onWinner(store, { view: "layer", iteration: store.state.settings.iterations - 1 }),
+    text: "This is the last iteration. Each child has given more of itself to the parents whose Gaussian explains its vote best. What agrees gets more weight, and the cloud tightens. That is routing.",
+    go: (store) => onMostActive(store, store.state.network.layers.length - 1, { view: "layer" }),
   },
   {
     title: "Tight clouds become active",
@@ -45,19 +47,19 @@ const STOPS = [
   {
     title: "Pitfall 1: parents with one child",
     look: ".facts",
-    text: "A single vote agrees with itself perfectly: its variance is 0, and its logarithm minus infinity. Here the floor that prevents this is gone, and there are five iterations. Look for parents that live on about one child.",
+    text: "A single vote agrees with itself perfectly. Here the variance floor is 0, and there are five iterations: this parent lives on hardly more than one child, its variance is next to nothing, and its cost falls without limit. In 32 bits this ends in NaN, as the laboratory shows.",
     go: (store) => lonelyParent(store),
   },
   {
     title: "Pitfall 2: how much data",
-    look: ".settings",
-    text: "A class reads far more children than other parents do. Unless data is measured relative to the layer’s mean, the costs of the classes are so large that the logistic function is stuck at 0 or 1, where nothing can be learned.",
+    look: ".stages > li:last-child",
+    text: "A class reads far more children than other parents do. Here data is not measured relative to the layer’s mean, so the costs of the classes are far from 0, and the logistic function is stuck at one end, where nothing can be learned.",
     go: (store) => asTrained(store, { view: "network" }, { dataScaling: "none" }),
   },
   {
     title: "Pitfall 3: positions must compete",
     look: "[aria-label='Parents of this child']",
-    text: "A child is read from several positions. If only the types at one position compete, every position gets all of the child, and it is counted several times. Its shares must sum to 1 over all its parents.",
+    text: "A child may be read from several positions. Here only the types at one position compete, so every position gets all of the child, and it is counted once for each. Its shares should sum to 1 over all its parents.",
     go: (store) => overlappingChild(store),
   },
   {
@@ -74,16 +76,19 @@ function asTrained(store, changes, settings = {}) {
   store.set({ settings: now, iteration: now.iterations - 1, ...changes });
 }
 
-function onWinner(store, changes) {
+/** Pick the most active parent of a layer and the child that gives it the most. */
+function onMostActive(store, layer, changes) {
   asTrained(store, {});
-  const layer = store.state.network.layers.length - 1,
-    type = ranking(store.state)[0];
-  store.set({ layer, position: 0, type, read: strongestRead(store.state, layer + 1, 0, type), ...changes });
+  const result = store.state.run.results[layer + 1];
+  const parent = mostActive(result.activation);
+  const position = Math.floor(parent / result.layer.parentTypes),
+    type = parent % result.layer.parentTypes;
+  store.set({ layer, position, type, read: strongestRead(store.state, layer + 1, position, type), ...changes });
 }
 
 /** The parent of the first routed layer that lives on the fewest children, without a floor. */
 function lonelyParent(store) {
-  asTrained(store, {}, { varianceFloor: 1e-9, iterations: 5 });
+  asTrained(store, {}, { varianceFloor: 0, iterations: 5 });
   const { layer, steps } = store.state.run.results[1];
   const last = steps[steps.length - 1];
   const effective = effectiveChildren(layer, last);
@@ -148,11 +153,12 @@ export function tour(store) {
     unmark();
     const target = document.querySelector(look);
     target?.classList.add("toured");
-    target?.scrollIntoView({ block: "center" });
+    target?.scrollIntoView({ block: NARROW.matches ? "start" : "center" });
     title.focus({ preventScroll: true });
   };
   const end = () => {
     card.hidden = true;
+    asTrained(store, {});
     unmark();
     button.focus();
   };

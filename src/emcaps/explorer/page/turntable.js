@@ -3,7 +3,7 @@
 import { el, number, svg } from "./dom.js";
 import { runNetwork } from "./network.js";
 import { toyImage } from "./pictures.js";
-import { ranking } from "./store.js";
+import { mostActive, ranking } from "./store.js";
 
 const CHART_WIDTH = 860,
   CHART_HEIGHT = 260,
@@ -25,7 +25,7 @@ export function turntableView(store, pictures, setViews) {
     el(
       "p",
       {},
-      "A capsule's activation should not care from where a thing is seen; its pose should. Thin lines: the 16 numbers of the winner's pose. Thick line: its activation.",
+      "A capsule's activation should not care from where a thing is seen; its pose should. Thin lines: the 16 numbers of the pose of its class. Thick line: the activation of that class.",
     ),
     button,
     chart,
@@ -37,8 +37,10 @@ export function turntableView(store, pictures, setViews) {
   const turn = async () => {
     if (running) return;
     running = true;
-    const { network, settings, views } = store.state;
-    const winner = ranking({ ...store.state, iteration: settings.iterations - 1 })[0];
+    const { network, settings, views, imageName, truth } = store.state;
+    const followed = truth
+      ? network.names.indexOf(truth)
+      : ranking({ ...store.state, iteration: settings.iterations - 1 })[0];
     const rows = [];
     for (let azimuth = 0; azimuth < pictures.azimuths.length; azimuth++) {
       button.textContent = `Turning… ${azimuth + 1} of ${pictures.azimuths.length}`;
@@ -48,15 +50,15 @@ export function turntableView(store, pictures, setViews) {
       const { results } = runNetwork(network, toyImage(pictures, views.toy, { ...views, azimuth }), settings);
       const last = results[results.length - 1];
       rows.push({
-        pose: Array.from(last.pose.subarray(winner * 16, winner * 16 + 16)),
-        activation: last.activation[winner],
-        answer: last.activation.indexOf(Math.max(...last.activation)),
+        pose: Array.from(last.pose.subarray(followed * 16, followed * 16 + 16)),
+        activation: last.activation[followed],
+        answer: mostActive(last.activation),
       });
     }
     turned = {
       rows,
-      winner,
-      of: store.state.imageName,
+      followed,
+      of: imageName,
       settings,
       elevation: views.elevation,
       lighting: views.lighting,
@@ -89,13 +91,13 @@ export function turntableView(store, pictures, setViews) {
       return;
     }
     drawTurn(chart, turned, pictures, state.views.azimuth, (azimuth) => setViews({ azimuth }));
-    const { rows, winner } = turned;
-    const right = rows.filter((row) => row.answer === winner).length;
+    const { rows, followed } = turned;
+    const right = rows.filter((row) => row.answer === followed).length;
     const mean = rows.reduce((sum, row) => sum + row.activation, 0) / rows.length;
     const change = (of) => Math.max(...rows.map(of)) - Math.min(...rows.map(of));
     const moves = Array.from({ length: 16 }, (_, h) => change((row) => row.pose[h]));
     const most = moves.indexOf(Math.max(...moves));
-    words.textContent = `The answer is ${state.network.names[winner]} from ${right} of ${rows.length} sides, with a mean activation of ${number(mean, 3)}. Row ${Math.floor(most / 4) + 1}, column ${(most % 4) + 1} of its pose moves the most, by ${number(moves[most], 3)}.`;
+    words.textContent = `The answer is ${state.network.names[followed]} from ${right} of ${rows.length} sides, with a mean activation of ${number(mean, 3)}. Row ${Math.floor(most / 4) + 1}, column ${(most % 4) + 1} of its pose moves the most, by ${number(moves[most], 3)}.`;
   };
   return { root, update };
 }
@@ -126,10 +128,7 @@ function drawTurn(chart, { rows }, pictures, azimuth, onPick) {
     svg("text", { x: CHART_WIDTH - 4, y: y(1) + 4, "text-anchor": "end", class: "quiet" }, "1"),
     svg("text", { x: CHART_WIDTH - 4, y: y(0), "text-anchor": "end", class: "quiet" }, "0"),
   );
-  chart.setAttribute(
-    "aria-label",
-    "The 16 numbers of the pose and the activation of the winning class, against the azimuth",
-  );
+  chart.setAttribute("aria-label", "The 16 numbers of the pose and the activation of the class, against the azimuth");
   chart.onclick = (event) => {
     const box = chart.getBoundingClientRect();
     const place = Math.round(

@@ -113,8 +113,8 @@ function shareTable(state, { layer, step, parent, edge, child, active, vote, mea
   ];
   const next = result.steps[state.iteration + 1];
   if (next) {
-    const places = Array.from(layer.childOf.keys()).filter((place) => layer.childOf[place] === child);
-    const rivals = places.length * layer.parentTypes;
+    const positions = state.settings.competition === "all" ? layer.readers[child] : 1;
+    const rivals = positions * layer.parentTypes;
     rows.push(
       ["log joint: log a_j + log density", step.logJoint[edge]],
       [

@@ -5,35 +5,45 @@ const LARGEST_HEADER = 1_000_000; // bytes
 /** {tensors: {name: {shape, values}}, config, names} of a file's bytes; an Error says in a sentence what is wrong. */
 export function readWeights(buffer) {
   const { header, start } = headerOf(buffer);
-  const texts = header.__metadata__ || {};
-  let config;
+  const config = configOf(header);
+  const tensors = {};
+  for (const [name, entry] of Object.entries(header)) {
+    if (name.startsWith("network.")) tensors[name] = tensorOf(buffer, start, name, entry);
+  }
+  return { tensors, config, names: namesOf(config) };
+}
+
+function configOf(header) {
+  let config = null;
   try {
-    config = JSON.parse(texts.config);
+    config = JSON.parse(header.__metadata__.config);
   } catch {
+    // What follows says so.
+  }
+  if (typeof config?.network !== "object" || typeof config?.data !== "object" || !config.network || !config.data) {
     throw new Error(
       "This file holds no settings of a network, so emcaps did not write it. Take weights.safetensors of a run.",
     );
   }
-  if (!config.network || !config.data)
-    throw new Error("The settings in this file lack the network or the data: emcaps did not write it.");
-  const tensors = {};
-  for (const [name, { dtype, shape, data_offsets: offsets }] of Object.entries(header)) {
-    if (name === "__metadata__" || !name.startsWith("network.")) continue;
-    const count = shape.reduce((product, side) => product * side, 1);
-    if (
-      dtype !== "F32" ||
-      offsets[1] - offsets[0] !== 4 * count ||
-      start + offsets[1] > buffer.byteLength ||
-      offsets[0] < 0
-    ) {
-      throw new Error(`The tensor ${name} in this file is damaged, or is not float32.`);
-    }
-    const values = new Float32Array(buffer.slice(start + offsets[0], start + offsets[1]));
-    if (!values.every(Number.isFinite))
-      throw new Error(`The tensor ${name} in this file has numbers that are not finite.`);
-    tensors[name] = { shape, values };
-  }
-  return { tensors, config, names: namesOf(config) };
+  return config;
+}
+
+function tensorOf(buffer, start, name, entry) {
+  const { dtype, shape, data_offsets: offsets } = entry ?? {};
+  const isWhole = (value) => Number.isSafeInteger(value) && value >= 0;
+  const isSound =
+    dtype === "F32" &&
+    Array.isArray(shape) &&
+    shape.every(isWhole) &&
+    Array.isArray(offsets) &&
+    offsets.every(isWhole) &&
+    offsets[1] - offsets[0] === 4 * shape.reduce((product, side) => product * side, 1) &&
+    start + offsets[1] <= buffer.byteLength;
+  if (!isSound) throw new Error(`The tensor ${name} in this file is damaged, or is not float32.`);
+  const values = new Float32Array(buffer.slice(start + offsets[0], start + offsets[1]));
+  if (!values.every(Number.isFinite))
+    throw new Error(`The tensor ${name} in this file has numbers that are not finite.`);
+  return { shape, values };
 }
 
 function headerOf(buffer) {
@@ -51,7 +61,7 @@ function headerOf(buffer) {
 }
 
 function namesOf({ network, data }) {
-  if (data.names && data.names.length) return data.names;
+  if (Array.isArray(data.names) && data.names.length) return data.names.map(String);
   if (network.classes === 5 && !data.channels) return ["animal", "human", "airplane", "truck", "car"];
   return Array.from({ length: network.classes }, (_, number) => `class ${number}`);
 }
