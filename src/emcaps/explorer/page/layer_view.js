@@ -260,7 +260,6 @@ function votePlot(store, state) {
     const scale = scales(dots, gaussianOf(result.steps[0], parent, axes));
     plot.replaceChildren(
       ...axisLines(scale),
-      ...ellipses(gaussian, scale),
       ...dots
         .filter((dot) => [dot.x, dot.y, dot.share].every(Number.isFinite))
         .sort((a, b) => b.share - a.share)
@@ -283,6 +282,7 @@ function votePlot(store, state) {
           );
           return circle;
         }),
+      ...ellipses(gaussian, scale),
     );
     plot.setAttribute(
       "aria-label",
