@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-INTERPRETED := $(wildcard tests/routing/test_triton*.py)
+# The tests run in two processes, each for about as long: GPU kernels in Triton's interpreter and pages; all the rest.
+ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/report
 
-.PHONY: demo docs faults fuzz gpu-test site test test-interpreted test-rest wheel-test lint setup clean
+.PHONY: demo docs faults fuzz gpu-test site test test-one-half test-other-half wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
@@ -18,13 +19,13 @@ site: setup  # the documentation as pages that open from disk: site/index.html
 
 test: setup lint
 	@echo "The tests run in two processes, for about six minutes; each shows its output when it is done."
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-interpreted test-rest
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-one-half test-other-half
 
-test-interpreted: setup  # GPU kernels in Triton's interpreter: one core, more than half of the time
-	$(BIN)/python -m pytest $(INTERPRETED)
+test-one-half: setup
+	$(BIN)/python -m pytest $(ONE_HALF)
 
-test-rest: setup
-	$(BIN)/python -m pytest $(INTERPRETED:%=--ignore=%)
+test-other-half: setup
+	$(BIN)/python -m pytest $(ONE_HALF:%=--ignore=%)
 
 fuzz: setup  # damaged files of every kind, in minutes; `make test` has a short form
 	PYTHONPATH=tests $(BIN)/python -m fuzz
