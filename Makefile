@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 INTERPRETED := $(wildcard tests/routing/test_triton*.py)
 
-.PHONY: demo docs fuzz test test-interpreted test-rest release wheel-test lint setup clean
+.PHONY: compat demo docs fuzz test test-interpreted test-rest release wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
@@ -24,6 +24,9 @@ test-rest: setup
 
 fuzz: setup  # damaged files of every kind, in minutes; `make test` has a short form
 	PYTHONPATH=tests $(BIN)/python -m fuzz
+
+compat:  # the wheel with other versions, each in a fresh environment: ten minutes and up to 10 GB for each
+	PYTHONPATH=tests $(PYTHON) -m compat
 
 release: setup  # wheel and sdist of the last commit into dist/, built reproducibly
 	.ci/release
