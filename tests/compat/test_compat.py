@@ -6,7 +6,16 @@ import pytest
 
 from compat import trial
 from compat.environments import EXTRAS, ROOT, Environment, environments, exact_versions, lower_bounds
-from compat.trial import TESTS, TESTS_OF_GPU_KERNELS, TOO_LONG, chosen_tests, count_tests
+from compat.trial import (
+    COMMANDS,
+    EXPORTS,
+    TESTS,
+    TESTS_OF_GPU_KERNELS,
+    TOO_LONG,
+    chosen_commands,
+    chosen_tests,
+    count_tests,
+)
 
 
 def test_every_environment_has_a_name_of_its_own():
@@ -39,6 +48,11 @@ def test_the_tests_that_are_run_exist():
 def test_old_versions_of_triton_leave_out_its_kernels():
     assert chosen_tests({"triton": "3.6.0"}) == chosen_tests({"triton": "3.10.0"}) == (*TESTS, *TESTS_OF_GPU_KERNELS)
     assert chosen_tests({"triton": "3.5.1"}) == chosen_tests({}) == TESTS
+
+
+def test_old_versions_of_torch_leave_out_the_exports():
+    assert chosen_commands({"torch": "2.13.0+cpu"}) == (*COMMANDS, *EXPORTS)
+    assert chosen_commands({"torch": "2.6.0"}) == COMMANDS
 
 
 def test_a_report_is_counted():

@@ -26,10 +26,10 @@ COMMANDS = (
     "emcaps --help",
     "emcaps info",
     "emcaps describe small",
-    "emcaps export small-mono --pt2 small.pt2",
-    "emcaps export small-mono --onnx small.onnx",
 )
 """Run in an empty folder, as a new user would."""
+EXPORTS = ("emcaps export small-stereo --pt2 small.pt2", "emcaps export small-stereo --onnx small.onnx")
+"""They need torch 2.8; an older one is refused."""
 TESTS = (
     "routing/test_brute_force.py",
     "routing/test_class_routing.py",
@@ -84,7 +84,8 @@ def try_environment(environment: Environment, wheel: Path) -> dict[str, Any]:
             return record | {"failures": [f"installing: {_last_line(error)}"], "failed": 1}
         record["versions"] = _versions(python)
         started = time.monotonic()
-        for counts in (_run_commands(python), _run_tests(python, chosen_tests(record["versions"]))):
+        commands, tests = chosen_commands(record["versions"]), chosen_tests(record["versions"])
+        for counts in (_run_commands(python, commands), _run_tests(python, tests)):
             for kind in ("passed", "failed", "skipped", "failures"):
                 record[kind] += getattr(counts, kind)
         return record | {"seconds": round(time.monotonic() - started)}
@@ -124,22 +125,30 @@ def _install(python: Path, environment: Environment, wheel: Path) -> None:
     _run([*pip, "--quiet", "--constraint", str(pins), *wanted], wheel.parent, INSTALL_LIMIT_SECONDS)
 
 
-def _run_commands(python: Path) -> Counts:
+def _run_commands(python: Path, commands: tuple[str, ...]) -> Counts:
     failures = []
     with tempfile.TemporaryDirectory(prefix="emcaps-compat-") as folder:
-        for command in COMMANDS:
+        for command in commands:
             program, *arguments = command.split()
             try:
                 _run([str(python.with_name(program)), *arguments], Path(folder), COMMAND_LIMIT_SECONDS)
             except subprocess.SubprocessError as error:
                 failures.append(f"{command}: {_last_line(error)}")
-    return Counts(len(COMMANDS) - len(failures), len(failures), 0, failures)
+    return Counts(len(commands) - len(failures), len(failures), 0, failures)
+
+
+def chosen_commands(versions: dict[str, str]) -> tuple[str, ...]:
+    """All commands above that this torch can run."""
+    return (*COMMANDS, *(EXPORTS if _major_and_minor(versions, "torch") >= (2, 8) else ()))
 
 
 def chosen_tests(versions: dict[str, str]) -> tuple[str, ...]:
     """All tests above, without those of the GPU kernels if these cannot run."""
-    triton = tuple(int(part) for part in versions.get("triton", "0.0").split(".")[:2])
-    return (*TESTS, *(TESTS_OF_GPU_KERNELS if triton >= (3, 6) else ()))
+    return (*TESTS, *(TESTS_OF_GPU_KERNELS if _major_and_minor(versions, "triton") >= (3, 6) else ()))
+
+
+def _major_and_minor(versions: dict[str, str], package: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in versions.get(package, "0.0").split(".")[:2])
 
 
 def _run_tests(python: Path, names: tuple[str, ...]) -> Counts:
