@@ -5,7 +5,7 @@ BIN := .venv/bin
 # The tests run in two processes, each for about as long: GPU kernels in Triton's interpreter and pages; all the rest.
 ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/report
 
-.PHONY: demo docs faults fuzz gpu-test site test test-one-half test-other-half wheel-test lint setup clean
+.PHONY: compat demo docs faults fuzz gpu-test site test test-one-half test-other-half release wheel-test lint setup clean
 
 demo: setup
 	$(BIN)/emcaps demo
@@ -35,6 +35,12 @@ faults: setup  # commands that are killed or refused by the system at every mome
 
 gpu-test:  # on a machine with a GPU: its tests, and their record; from the source alone, since such a machine may install nothing
 	PYTHONPATH=src:tests $(PYTHON) -m gpu_tests
+
+compat:  # the wheel with other versions, each in a fresh environment: ten minutes and up to 10 GB for each
+	PYTHONPATH=tests $(PYTHON) -m compat
+
+release: setup  # wheel and sdist of the last commit into dist/, built reproducibly
+	.ci/release
 
 wheel-test:  # the built wheel in an empty environment, as a new user installs it
 	PYTHON=$(PYTHON) .ci/wheel-test

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -173,6 +174,13 @@ def test_the_largest_network_of_the_package_as_onnx(tmp_path):
     (file,) = export("full-stereo", onnx=tmp_path / "full.onnx")
     assert 0 < file.difference <= 1e-5
     assert file.size == (tmp_path / "full.onnx").stat().st_size
+
+
+@pytest.mark.parametrize("version", ["2.6.0", "2.7.1+cu118"])
+def test_an_old_torch_is_refused(monkeypatch, tmp_path, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(ValueError, match=rf"export needs torch 2\.8 or newer, not {re.escape(version)}: pip install"):
+        export("small-mono", pt2=tmp_path / "network.pt2")
 
 
 def test_without_the_packages_of_onnx_the_extra_is_named(monkeypatch):

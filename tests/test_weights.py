@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,24 @@ def test_a_network_classifies_images(name):
     assert output.activation.isfinite().all()
     with pytest.raises(TypeError, match=r"floating-point numbers, not torch\.uint8: emcaps\.crops_for prepares"):
         network(torch.zeros(2, network.image_channels, 32, 32, dtype=torch.uint8))
+
+
+RECORDED_SCORES = {
+    "full-stereo": [0.09039, 0.26615, 0.67348, 0.02391, 0.09526],
+    "small-mono": [0.03161, 0.01757, 0.45280, 0.13161, 0.11635],
+    "small-stereo": [0.25832, 0.94484, 0.03291, 0.17881, 0.22364],
+}
+"""Of an image of noise, by the reference on a CPU, with Python 3.11 and torch 2.13.0."""
+
+
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_network_gives_the_scores_that_were_recorded(name, impl):
+    """Whatever the versions of Python, torch and the others: `make compat` runs this with many."""
+    network = emcaps.load(name, impl=impl)
+    image = np.random.default_rng(0).integers(0, 256, (1, network.image_channels, 48, 48), np.uint8)
+    scores = network(emcaps.crops_for(name, torch.from_numpy(image))).activation[0]
+    torch.testing.assert_close(scores.detach(), torch.tensor(RECORDED_SCORES[name]), rtol=0, atol=1e-4)
 
 
 def test_load_chooses_the_implementation():

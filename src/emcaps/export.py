@@ -39,6 +39,7 @@ TOLERANCE = 1e-5
 CHECKED_BATCHES = (1, 3)
 INPUT = "images"
 ANY_BATCH = ({0: torch.export.Dim("batch")},)
+OLDEST_TORCH = (2, 8)
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 PREPARATION = ("view", "channels", "size", "fit", "crop", "standardise")
 
@@ -77,6 +78,7 @@ def export(name: str | Path, onnx: Path | None = None, pt2: Path | None = None) 
 
     `name` is what `emcaps.load` takes. The files hold the reference implementation, for the CPU, in float32.
     """
+    check_torch()
     if onnx is not None:
         check_onnx_packages()
     weights = find_weights(name)
@@ -99,6 +101,13 @@ def export(name: str | Path, onnx: Path | None = None, pt2: Path | None = None) 
                 _write_onnx(temporary, program, names, metadata)
                 written.append(_checked(onnx, temporary, _onnx_runner(temporary), network, images))
     return written
+
+
+def check_torch() -> None:
+    """Raise if this torch is too old: torch.export of 2.5 and 2.6 cannot follow routing for any size of batch."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ValueError(f"export needs torch {oldest} or newer, not {torch.__version__}: pip install --upgrade torch")
 
 
 def check_onnx_packages() -> None:

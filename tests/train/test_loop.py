@@ -106,7 +106,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
         return subprocess.Popen([str(part) for part in command])
 
     process = start(tmp_path / "run", "new")
-    checkpoint, deadline = tmp_path / "run" / "checkpoint.safetensors", time.monotonic() + 60
+    checkpoint, deadline = tmp_path / "run" / "checkpoint.safetensors", time.monotonic() + 600
     while not checkpoint.exists():
         assert time.monotonic() < deadline, "no checkpoint came"
         assert process.poll() is None, "the run ended before it could be killed"
