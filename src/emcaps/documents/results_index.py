@@ -15,6 +15,7 @@ FOLDERS = {
     ),
     "bench": ("speed and memory by case and implementation", "`emcaps bench`"),
     "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
+    "compat": ("the wheel with other versions ([page](../docs/compatibility.md))", "`make compat`"),
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
     "gpu-tests": ("the tests that need or use a GPU", "`make gpu-test`"),
@@ -34,6 +35,10 @@ FOLDERS = {
     "robustness": (
         "damaged files, disturbed commands, memory of long runs ([page](../docs/robustness.md))",
         "`make fuzz`, `make faults`",
+    ),
+    "scale": (
+        "throughput by the number of processes ([page](../docs/scale.md))",
+        "`python -m emcaps.bench.processes`",
     ),
     "start-of-matrices": ("matrices that start near the identity, and Gaussian ones", "`emcaps train`"),
     "table2": ("the rows of Table 2 on smallNORB", "`emcaps experiment table2`"),
