@@ -19,7 +19,9 @@ def environments(_results: str) -> str:
         versions = (found["versions"].get(name) or "-" for name in SHOWN)
         counts = (str(found[count]) for count in ("passed", "failed", "skipped"))
         rows.append((python, what, *versions, *counts))
-    return markdown_table(("Python", "versions", *SHOWN, "passed", "failed", "skipped"), rows, left=(0, 1))
+    table = markdown_table(("Python", "versions", *SHOWN, "passed", "failed", "skipped"), rows, left=(0, 1))
+    failures = [f"- {found['name']}: `{line[:200]}`" for found in _records() for line in found["failures"]]
+    return "\n".join([table, *(["", "What failed:", "", *failures] if failures else [])])
 
 
 def ranges(_results: str) -> str:
