@@ -105,6 +105,18 @@ def test_it_plays_and_slides(page):
     assert scores(page) == before
 
 
+def test_capsules_are_shown_as_poses(page):
+    grid = page.locator(".stages > li:nth-child(3) canvas").first
+    pixels = "(canvas) => Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
+    assert grid.evaluate("(canvas) => [canvas.width, canvas.height]") == [7, 7]
+    page.get_by_label("poses (blue below 0").check()
+    shown = np.array(grid.evaluate(pixels)).reshape(35, 35, 4)
+    pose = np.array(state(page, "Array.from(s.run.results[1].pose.slice(0, 16))")).reshape(4, 4)
+    red_less_blue = shown[:4, :4, 0] - shown[:4, :4, 2]
+    clear = np.abs(pose) > 0.3 * np.abs(pose).max()
+    assert (np.sign(red_less_blue[clear]) == np.sign(pose[clear])).all()
+
+
 def test_turning_the_toy_shows_another_image(page):
     before = state(page, "Array.from(s.run.crop)")
     set_slider(page, "Turn (azimuth)", 2)

@@ -46,7 +46,8 @@ export function inkOn(colour) {
 /**
  * A grid of numbers that can be looked at and, with `onPick(row, column)`, picked from by mouse, touch or keyboard;
  * arrow keys pick at once, or with `enterPicks` only move a mark, which the Enter key picks.
- * {root, update(values, {marked: [row, column] or null, colour, top})}: values row by row, divided by `top` for the colour.
+ * {root, update(values, {marked: [row, column] or null, top}), updatePoses(poses, activation, {marked, top})}: values
+ * row by row, divided by `top` for the colour; poses as 4x4 squares, the paler the less active.
  */
 export function heatGrid({ rows, columns, label, cell = 12, onPick = null, enterPicks = false }) {
   const canvas = el("canvas", {
@@ -100,16 +101,37 @@ export function heatGrid({ rows, columns, label, cell = 12, onPick = null, enter
   };
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
-  const update = (values, { marked = null, colour = rising, top = 1 } = {}) => {
-    for (let at = 0; at < rows * columns; at++) {
-      const [red, green, blue] = colour(values[at] / top);
-      pixels.data.set([red, green, blue, 255], at * 4);
-    }
-    context.putImageData(pixels, 0, 0);
+  const show = (marked) => {
     marker.hidden = !marked;
     if (marked) mark(marked);
   };
-  return { root, canvas, update };
+  const update = (values, { marked = null, top = 1 } = {}) => {
+    for (let at = 0; at < rows * columns; at++) pixels.data.set([...rising(values[at] / top), 255], at * 4);
+    [canvas.width, canvas.height] = [columns, rows];
+    context.putImageData(pixels, 0, 0);
+    show(marked);
+  };
+  const updatePoses = (poses, activation, { marked = null, top }) => {
+    drawPoses(canvas, rows, columns, poses, activation, top);
+    show(marked);
+  };
+  return { root, update, updatePoses };
+}
+
+/** The poses of a grid of capsules, 16 numbers each, as squares of 4x4 pixels with a gap between. */
+function drawPoses(canvas, rows, columns, poses, activation, top) {
+  [canvas.width, canvas.height] = [5 * columns, 5 * rows];
+  const context = canvas.getContext("2d"),
+    pixels = context.createImageData(canvas.width, canvas.height);
+  for (let cell = 0; cell < rows * columns; cell++) {
+    const alpha = Math.round(40 + 215 * (activation[cell] || 0));
+    for (let h = 0; h < 16; h++) {
+      const y = 5 * Math.floor(cell / columns) + Math.floor(h / 4),
+        x = 5 * (cell % columns) + (h % 4);
+      pixels.data.set([...diverging(poses[cell * 16 + h] / top), alpha], 4 * (y * canvas.width + x));
+    }
+  }
+  context.putImageData(pixels, 0, 0);
 }
 
 /** A picture (channels x rows x columns) stretched to its own range: in colour if it has three channels, else its first. */

@@ -32,6 +32,7 @@ async function start() {
     settings: { ...network.settings, betaU: 0, betaA: 0 },
     iteration: network.settings.iterations - 1,
     view: "network",
+    capsulesAs: "activations",
     layer: network.layers.length - 1,
     position: 0,
     type: 0,

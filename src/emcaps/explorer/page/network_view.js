@@ -1,6 +1,6 @@
 // The whole network at once: the image, every layer's capsules, the classes, and where the answer came from.
 
-import { el, number, percent, svg } from "./dom.js";
+import { choice, el, number, percent, svg } from "./dom.js";
 import { css, drawPicture, heatGrid, poseGlyph, rising } from "./draw.js";
 import { dataFlow } from "./network.js";
 import { layerName, ranking, spreadOf } from "./store.js";
@@ -32,6 +32,13 @@ function buildNetwork(store, state) {
     state.run.results.slice(0, -1).map((_, place) => el("li", { class: "card" }, add(gridStage(store, state, place)))),
     el("li", { class: "card" }, add(classStage(store, state))),
   );
+  const capsulesAs = choice({
+    label: "Show capsules as",
+    options: { activations: "activations", poses: "poses (blue below 0, orange above; pale if not active)" },
+    value: state.capsulesAs,
+    onChange: (chosen) => store.set({ capsulesAs: chosen }),
+  });
+  parts.push((now) => capsulesAs.set(now.capsulesAs));
   const root = el(
     "div",
     {},
@@ -45,6 +52,7 @@ function buildNetwork(store, state) {
       " says how it lies. Every capsule votes for the poses of the capsules above it. Routing finds votes that agree. ",
       "Click any capsule to see who voted for it.",
     ),
+    capsulesAs.root,
     stages,
     el(
       "p",
@@ -85,16 +93,24 @@ function gridStage(store, state, place) {
     }),
   );
   const note = el("p", { class: "quiet" });
-  const update = ({ run, iteration, layer, position, type: pickedType }) => {
+  const update = ({ run, iteration, layer, position, type: pickedType, capsulesAs }) => {
     const result = run.results[place];
     const activation = place ? result.steps[iteration].activation : result.activation;
-    grids.forEach(({ update: draw }, type) => {
-      const values = Array.from({ length: grid[0] * grid[1] }, (_, cell) => activation[cell * types + type]);
+    const pose = place ? result.steps[iteration].mean : result.pose;
+    const top = capsulesAs === "poses" ? typicalSize(pose) : 1;
+    grids.forEach((one, type) => {
+      const capsules = Array.from({ length: grid[0] * grid[1] }, (_, cell) => cell * types + type);
+      const values = capsules.map((capsule) => activation[capsule]);
       const marked =
         place && place - 1 === layer && type === pickedType
           ? [Math.floor(position / grid[1]), position % grid[1]]
           : null;
-      draw(values, { marked });
+      if (capsulesAs === "poses") {
+        const poses = capsules.flatMap((capsule) => Array.from(pose.subarray(capsule * 16, capsule * 16 + 16)));
+        one.updatePoses(poses, values, { marked, top });
+      } else {
+        one.update(values, { marked });
+      }
     });
     const active = activation.reduce((count, value) => count + (value > 0.5), 0);
     note.textContent = `${active} of ${activation.length} capsules are active (above 0.5)`;
@@ -114,6 +130,11 @@ function gridStage(store, state, place) {
     ),
     update,
   };
+}
+
+/** The size that has the full colour: twice the root mean square, so that a few large numbers do not pale the rest. */
+function typicalSize(values) {
+  return 2 * Math.sqrt(values.reduce((sum, value) => sum + value * value, 0) / values.length) || 1;
 }
 
 /** Show how a capsule was routed; a primary capsule is a child only, so its strongest parent is shown. */

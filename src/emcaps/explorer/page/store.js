@@ -4,7 +4,7 @@ import { runNetwork } from "./network.js";
 
 /**
  * A store with `state`, `set(changes)` and `subscribe(listener)`. The state has: network, image (pixels), settings, run
- * (what runNetwork gives), milliseconds (how long that took), iteration, view, and what is picked: layer (its number),
+ * (what runNetwork gives), milliseconds (how long that took), iteration, view, capsulesAs ("activations" or "poses"), and what is picked: layer (its number),
  * position and type of a parent, and read, the number of one of the children that it reads.
  */
 export function createStore(initial) {
