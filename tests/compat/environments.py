@@ -48,6 +48,8 @@ def environments() -> tuple[Environment, ...]:
         Environment("3.11", "lowest", lowest),
         Environment("3.11", "torch2.5", ("torch==2.5.1",)),
         Environment("3.11", "torch2.6", ("torch==2.6.0",)),
+        # The lowest torch that exports, with the lowest packages for it.
+        Environment("3.11", "torch2.8", ("torch==2.8.0", *(pin for pin in lowest if pin.startswith("onnx")))),
         # Triton 3.6 comes with torch 2.11. Its interpreter, which the tests use, does not know numpy 2.4.
         Environment("3.11", "torch2.11", ("torch==2.11.0", "numpy==2.3.5")),
         Environment("3.11", "pinned", pinned),
