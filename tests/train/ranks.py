@@ -25,7 +25,17 @@ def together(count, work, *arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = [context.Process(target=_rank, args=(number, count, port, work, arguments)) for number in range(count)]
+    _run([context.Process(target=_rank, args=(number, count, port, work, arguments)) for number in range(count)])
+
+
+def by_itself(work, *arguments):
+    """Call work(*arguments) in one process that knows nothing of others, started as those of `together` are."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["emcaps.train"])
+    _run([context.Process(target=_plain, args=(work, arguments))])
+
+
+def _run(processes):
     try:
         for process in processes:
             process.start()
@@ -38,6 +48,15 @@ def together(count, work, *arguments):
             process.kill()
     if any(code != 0 for code in codes):
         raise RuntimeError(f"the processes ended with {codes}; None is one that took more than {LIMIT} s")
+
+
+def _plain(work, arguments):
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
+def train_plainly(config, folder, data_folder):
+    loop.train(RunConfig.from_json(config), folder, device="cpu", data_folder=data_folder)
 
 
 def _rank(number, count, port, work, arguments):
