@@ -6,6 +6,7 @@ number that no kernel wrote, or that belongs to padding, would make results NaN.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,6 +20,12 @@ from routing.test_dispatch import scattered
 
 TOLERANCE = 1e-10
 
+
+def run_of(layer):
+    """The children that a program goes through in one run: those of a row of the window, or all of a class layer."""
+    return layer.padded_types * (math.prod(layer.kernel) if layer.shared else layer.kernel[1])
+
+
 BRANCHES = {
     "one lane": lambda layer: layer.lanes == 1,
     "two lanes": lambda layer: layer.lanes == 2,
@@ -29,13 +36,17 @@ BRANCHES = {
     "no padded types": lambda layer: layer.padded_types == layer.child_types,
     "padded types": lambda layer: layer.padded_types > layer.child_types,
     "types padded to no power of 2": lambda layer: layer.padded_types & (layer.padded_types - 1) != 0,
-    "one child tile": lambda layer: layer.padded_types == layer.child_tile,
-    "several child tiles": lambda layer: layer.padded_types > layer.child_tile,
+    "one child tile": lambda layer: layer.padded_types == math.prod(layer.gradient_tile),
+    "several child tiles": lambda layer: layer.padded_types > math.prod(layer.gradient_tile),
+    "one edge tile": lambda layer: layer.padded_types == layer.edge_tile[0],
+    "several edge tiles": lambda layer: layer.padded_types > layer.edge_tile[0],
+    "an edge tile partly filled": lambda layer: layer.parent_types < layer.edge_tile[1],
     "several slices": lambda layer: layer.parent_tile[0] > 1,
-    "slices that go round": lambda layer: 1 < layer.parent_tile[0] < layer.padded_types,
-    "one parent tile": lambda layer: layer.parent_types <= layer.parent_tile[1],
-    "several parent tiles": lambda layer: layer.parent_types > layer.parent_tile[1],
-    "a parent tile partly filled": lambda layer: layer.parent_types % layer.parent_tile[1] != 0,
+    "slices that go round": lambda layer: 1 < layer.parent_tile[0] < run_of(layer),
+    "a last step partly filled": lambda layer: run_of(layer) % layer.parent_tile[0] != 0,
+    "one parent tile": lambda layer: layer.parent_types <= math.prod(layer.parent_tile[1:]),
+    "several parent tiles": lambda layer: layer.parent_types > math.prod(layer.parent_tile[1:]),
+    "a parent tile partly filled": lambda layer: layer.parent_types % math.prod(layer.parent_tile[1:]) != 0,
     "shared matrices": lambda layer: layer.shared,
     "types compete": lambda layer: layer.by_position,
 }
@@ -77,20 +88,21 @@ TINY = {
         batch=33, grid=(1, 2), iterations=2,
     ),
     "more parent types than a tile": conv(
-        "several parent tiles", "a parent tile partly filled", grid=(1, 1), kernel=(1, 1), children=4, parents=5,
+        "several parent tiles", "a parent tile partly filled", "an edge tile partly filled", grid=(1, 1), kernel=(1, 1), children=4, parents=5,
         iterations=2,
     ),
     "no padding": conv(
-        "one parent tile", "no padded types", "one child tile", batch=2, grid=(1, 2), children=4, parents=2,
+        "one parent tile", "no padded types", "one child tile", "one edge tile", batch=2, grid=(1, 2), children=4, parents=2,
         iterations=2, final_lambda=3.0,
     ),
     "more child types than a tile": conv(
-        "several child tiles", "padded types", batch=33, grid=(2, 1), kernel=(2, 1), children=9, parents=2, iterations=2
+        "several child tiles", "several edge tiles", "padded types", batch=33, grid=(2, 1), kernel=(2, 1), children=9, parents=2,
+        iterations=2,
     ),
     "class": class_("several slices", "padded types", batch=3, grid=(2, 1), children=3, parents=2, iterations=3),
-    "class, more child types than slices": class_(
-        "slices that go round", "several child tiles", batch=2, grid=(1, 1), children=17, parents=1, iterations=2,
-        data_scaling="none",
+    "class, more children than slices": class_(
+        "slices that go round", "a last step partly filled", "several child tiles", batch=2, grid=(3, 1), children=17,
+        parents=1, iterations=2, data_scaling="none",
     ),
     "class, two blocks of images": class_(
         "several blocks", batch=34, children=2, parents=2, iterations=1, competition="types"

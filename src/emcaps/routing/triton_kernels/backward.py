@@ -1,35 +1,30 @@
 """The sweeps of the backward pass. Dims and packed tensors as in forward.py.
 
-Further tensors: adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), child gradients (T - 1, slots, BB), beta gradients
-(2, O, T, NB, OH, OW). Numbers in brackets are the equations of README.md in this folder.
+Further tensors: adjoints (T, NB, OH, OW, O, ADJOINT / 4, BB, 4), beta gradients (2, O, T, NB, OH, OW). Numbers in
+brackets are the equations of README.md in this folder.
 """
 
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import (
-    EPSILON,
-    add_pose_gradient,
-    add_vote_gradient_of_e,
-    add_vote_gradient_of_m,
-    inverse,
-    log_joint,
-    per_place,
-    scaled,
-    share_gradient,
-    votes,
-    zero_matrix,
-)
+from emcaps.routing.triton_kernels.edge import EPSILON, inverse, placed, scaled, share_gradient, votes, zeros
 from emcaps.routing.triton_kernels.forward import added, by_slice, merge_slices
 from emcaps.routing.triton_kernels.indices import (
     SIZES,
-    locate,
-    next_child,
     parents_of_program,
     readers,
+    rows_of_program,
+    run_of_children,
     slots_of_program,
 )
-from emcaps.routing.triton_kernels.memory import load_four, load_matrix, store_four, store_matrix, store_sums_over_lanes
+from emcaps.routing.triton_kernels.memory import (
+    load_four,
+    load_matrix,
+    prefetch_child,
+    store_four,
+    store_matrix,
+    store_sums_over_lanes,
+)
 from emcaps.routing.triton_kernels.records import (
     ADJOINT,
     CONSTANT,
@@ -88,158 +83,27 @@ def store_adjoint(
 
 
 @triton.jit(
-    do_not_specialize=["B", "positions", "O", "beta_step"],
+    do_not_specialize=[*SIZES, "B", "beta_step"],
     do_not_specialize_on_alignment=[
         "pose_gradient_pointer",
         "activation_gradient_pointer",
         "beta_gradient_pointer",
     ],
 )
-def output_adjoint(
-    pose_gradient_pointer,
-    activation_gradient_pointer,
-    record_pointer,
-    adjoint_pointer,
-    beta_gradient_pointer,
-    routing_lambda: tl.float64,
-    data_unit: tl.float64,
-    B,
-    positions,
-    O,
-    beta_step: tl.int64,
-    BB: tl.constexpr,
-):
-    """Compute the last iteration's adjoint records from the gradients of the layer's outputs, (B, positions, O, 16)."""
-    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    parent = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BB)[None, :]
-    fours = lane * 4
-    image = parent // (positions * O) * BB + lane
-    output = image * (positions * O) + parent % (positions * O)
-    valid = image < B
-    record = record_pointer + parent * (RECORD * BB) + fours
-    mean_gradient = ()
-    variance_gradient = ()
-    for h in tl.static_range(16):
-        value = tl.load(pose_gradient_pointer + output * 16 + h, mask=valid, other=0.0).to(DTYPE)
-        mean_gradient = mean_gradient + (value,)
-        variance_gradient = variance_gradient + (tl.zeros((1, BB), DTYPE),)
-    activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
-    _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
-    logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
-    store_adjoint(
-        adjoint_pointer + parent * (ADJOINT * BB) + fours,
-        beta_gradient_pointer + parent % O * beta_step + parent // O + tl.zeros((1, 1), tl.int64),
-        beta_step * O,
-        record,
-        mean_gradient,
-        variance_gradient,
-        logit_gradient,
-        routing_lambda,
-        data_unit,
-        tl.full((1, 1), 1, tl.int1),
-        BB,
-        DTYPE,
-    )
-
-
-@triton.jit(
-    do_not_specialize=SIZES,
-    do_not_specialize_on_alignment=[
-        "pose_pointer",
-        "before_pointer",
-        "record_pointer",
-        "adjoint_pointer",
-        "normaliser_pointer",
-        "child_gradient_pointer",
-    ],
-)
-def child_gradient(
-    pose_pointer,
-    weight_pointer,
-    before_pointer,
-    record_pointer,
-    adjoint_pointer,
-    normaliser_pointer,
-    child_gradient_pointer,
-    H,
-    W,
-    C,
-    OH,
-    OW,
-    O,
-    KH,
-    KW,
-    stride_y,
-    stride_x,
-    shared,
-    by_position,
-    CHILDREN: tl.constexpr,
-    BB: tl.constexpr,
-):
-    """Compute K_i = sum_j R_ij D_ij (13) over the parents at one position, for CHILDREN child types at one offset.
-
-    It is stored for each slot.
-    """
-    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    types, slot, ky, kx, position, row, column, block = slots_of_program(
-        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
-    )
-    lane = tl.arange(0, BB)[None, :]
-    fours = lane * 4
-    place = (block * H + row) * W + column
-    pose = load_matrix(pose_pointer + (place * C + types) * (16 * BB) + fours, 4 * BB, DTYPE)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
-    first_parent = position.to(tl.int64) * O
-    row_share = scaled(row, per_place(H, shared, DTYPE))
-    column_share = scaled(column, per_place(W, shared, DTYPE))
-    normaliser = (slot.to(tl.int64) if by_position else place) * C + types
-    largest = tl.load(normaliser_pointer + normaliser * (2 * BB) + lane)
-    per_total = tl.load(normaliser_pointer + normaliser * (2 * BB) + BB + lane)
-
-    total = tl.zeros((CHILDREN, BB), DTYPE)
-    # Load what the next parent needs first while this one is processed.
-    before = before_pointer + first_parent * (RECORD * BB) + fours
-    weight = load_matrix(weights, 4, DTYPE)
-    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-    for o in range(O):
-        following = first_parent + tl.minimum(o + 1, O - 1)
-        prefetch_parent(record_pointer + following * (RECORD * BB), adjoint_pointer + following * (ADJOINT * BB), BB)
-        record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
-        adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
-        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
-        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
-        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
-        vote = votes(pose, weight, row_share, column_share)
-        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-        before = before_pointer + following * (RECORD * BB) + fours
-        weight = load_matrix(weights + (following - first_parent) * (C * 16), 4, DTYPE)
-        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-        gradient = share_gradient(vote, mean, quadratic, linear, constant)
-        total += tl.exp(joint - largest) * per_total * gradient
-    tl.store(child_gradient_pointer + (slot.to(tl.int64) * C + types) * BB + lane, total)
-
-
-@triton.jit(do_not_specialize=[*SIZES, "beta_step"], do_not_specialize_on_alignment=["beta_gradient_pointer"])
 def parent_gradient(
     pose_pointer,
-    activation_pointer,
     weight_pointer,
-    before_pointer,
+    pose_gradient_pointer,
+    activation_gradient_pointer,
+    joint_gradient_pointer,
+    share_gradient_pointer,
     record_pointer,
     adjoint_pointer,
-    normaliser_pointer,
-    child_gradient_pointer,
-    before_adjoint_pointer,
     beta_gradient_pointer,
     routing_lambda: tl.float64,
     data_unit: tl.float64,
     beta_step: tl.int64,
+    B,
     H,
     W,
     C,
@@ -250,170 +114,158 @@ def parent_gradient(
     KW,
     stride_y,
     stride_x,
-    shared,
-    by_position,
+    rows,
+    columns,
+    SHARED: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
     SLICES: tl.constexpr,
     PARENTS: tl.constexpr,
+    EACH: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """Compute the adjoint records of the iteration before, through the E-step and its statistics (14).
+    """Compute an iteration's adjoint records, (8) to (10), then the gradients D_ij of its shares (11).
 
-    The rows of the tile are those of m_step.
+    Those of the LAST iteration follow from the gradients of the layer's outputs, (B, positions, O, 16) and
+    (B, positions, O); those of others go through the E-step that follows (14). The FIRST iteration stores no D_ij:
+    input_gradient computes them. The rows of the tile are those of m_step.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
-    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS * EACH)
+    slice, parents = rows_of_program(first_parent, O, SLICES, PARENTS, EACH)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
-    rows = tl.arange(0, SLICES * PARENTS)[:, None]
-    # Rows beyond the last parent type repeat it and are not stored.
-    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
-    slice = rows // PARENTS
-    parent = position.to(tl.int64) * O + o
-    before = before_pointer + parent * (RECORD * BB) + fours
-    adjoint = adjoint_pointer + parent * (ADJOINT * BB) + fours
-    old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-    old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-    old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-    mean = load_matrix(record_pointer + parent * (RECORD * BB) + fours + field(MEAN, BB), 4 * BB, DTYPE)
-    quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
-    linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
-    constant = load_field(adjoint, CONSTANT, BB, DTYPE)
+    poses = pose_pointer + ((block * H + v * stride_y) * W + u * stride_x) * (C * 16 * BB)
+    first_edge = position * (KH * KW * C * O * BB)
+    count = KW * C  # in memory the children of a row of the window are one run
 
-    joint_sum = tl.zeros((SLICES * PARENTS, BB), DTYPE)
-    first_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    second_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    per_row = per_place(H, shared, DTYPE)
-    per_column = per_place(W, shared, DTYPE)
-    ky = 0
-    kx = 0
-    first_type = 0
-    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
-    row_share = scaled(row, per_row)
-    column_share = scaled(column, per_column)
-    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-    weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
-    activation = tl.load(activation_pointer + child * BB + lane)
-    largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
-    per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
-    later = tl.load(child_gradient_pointer + slot * BB + lane)
-    for _ in range(KH * KW * (C // SLICES)):
-        ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
-        next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-        next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
-        next_activation = tl.load(activation_pointer + child * BB + lane)
-        next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
-        next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
-        next_later = tl.load(child_gradient_pointer + slot * BB + lane)
+    if not LAST:
+        mean = ()
+        for p in tl.static_range(EACH):
+            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
+            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        joint_sum = zeros(EACH, SLICES * PARENTS, BB, DTYPE)
+        first_moment = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+        second_moment = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+        for ky in range(KH):
+            run = ky * (W * C)
+            edges = joint_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
+            for n in range(0, count, SLICES):
+                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
+                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
+                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
+                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
+                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
+                new_sum = ()
+                new_first = ()
+                new_second = ()
+                for p in tl.static_range(EACH):
+                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
+                    joint_gradient = tl.load(edges + (child * O + parents[p]) * BB)
+                    vote = votes(pose, weight)
+                    if SHARED:
+                        vote = placed(vote, child // C, rows, columns)
+                        joint_gradient = tl.where(n + slice < count, joint_gradient, 0.0)
+                    new_sum = new_sum + (joint_sum[p] + joint_gradient,)
+                    for h in tl.static_range(16):
+                        difference = vote[h] - mean[16 * p + h]
+                        pull = joint_gradient * difference
+                        new_first = new_first + (first_moment[16 * p + h] + pull,)
+                        new_second = new_second + (second_moment[16 * p + h] + pull * difference,)
+                joint_sum = new_sum
+                first_moment = new_first
+                second_moment = new_second
+    for p in tl.static_range(EACH):
+        o = first_parent + tl.arange(0, PARENTS)[:, None] * EACH + p
+        known = o < O
+        o = tl.minimum(o, O - 1)
+        record = record_pointer + (position * O + o) * (RECORD * BB) + fours
+        _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
+        mean_gradient = ()
+        variance_gradient = ()
+        if LAST:
+            image = block * BB + lane
+            output = (image * (OH * OW) + position % (OH * OW)) * O + o
+            valid = image < B
+            for h in tl.static_range(16):
+                value = tl.load(pose_gradient_pointer + output * 16 + h, mask=valid, other=0.0).to(DTYPE)
+                mean_gradient = mean_gradient + (value,)
+            variance_gradient = zeros(16, PARENTS, BB, DTYPE)
+            activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
+            logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
+        else:
+            total = merge_slices(joint_sum[p], SLICES, PARENTS, BB)
+            precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+            for row in tl.static_range(4):
+                firsts = first_moment[16 * p + 4 * row : 16 * p + 4 * row + 4]
+                seconds = second_moment[16 * p + 4 * row : 16 * p + 4 * row + 4]
+                first = tl.reduce(by_slice(firsts, SLICES, PARENTS, BB), 0, added)
+                second = tl.reduce(by_slice(seconds, SLICES, PARENTS, BB), 0, added)
+                for k in tl.static_range(4):
+                    precision_h = precision[4 * row + k]
+                    mean_gradient = mean_gradient + (precision_h * first[k],)
+                    variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
+            logit_gradient = total * tl.sigmoid(-logit)
+        store_adjoint(
+            adjoint_pointer + (position * O + o) * (ADJOINT * BB) + fours,
+            beta_gradient_pointer + o * beta_step + position,
+            beta_step * O,
+            record,
+            mean_gradient,
+            variance_gradient,
+            logit_gradient,
+            routing_lambda,
+            data_unit,
+            known,
+            BB,
+            DTYPE,
+        )
 
-        vote = votes(pose, weight, row_share, column_share)
-        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-        share = tl.exp(joint - largest) * per_total * activation
-        joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
-        joint_sum += joint_gradient
-        new_first = ()
-        new_second = ()
-        for h in tl.static_range(16):
-            difference = vote[h] - old_mean[h]
-            pull = joint_gradient * difference
-            new_first = new_first + (first_moment[h] + pull,)
-            new_second = new_second + (second_moment[h] + pull * difference,)
-        first_moment = new_first
-        second_moment = new_second
-        pose = next_pose
-        weight = next_weight
-        activation = next_activation
-        largest = next_largest
-        per_total = next_per_total
-        later = next_later
-        row_share = scaled(row, per_row)
-        column_share = scaled(column, per_column)
-
-    o = first_parent + tl.arange(0, PARENTS)[:, None]
-    known = o < O
-    parent = position.to(tl.int64) * O + tl.minimum(o, O - 1)
-    record = before_pointer + parent * (RECORD * BB) + fours
-    total = merge_slices(joint_sum, SLICES, PARENTS, BB)
-    precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
-    _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
-    mean_gradient = ()
-    variance_gradient = ()
-    for row in tl.static_range(4):
-        first = tl.reduce(by_slice(first_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
-        second = tl.reduce(by_slice(second_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
-        for k in tl.static_range(4):
-            precision_h = precision[4 * row + k]
-            mean_gradient = mean_gradient + (precision_h * first[k],)
-            variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
-    store_adjoint(
-        before_adjoint_pointer + parent * (ADJOINT * BB) + fours,
-        beta_gradient_pointer + tl.minimum(o, O - 1) * beta_step + position,
-        beta_step * O,
-        record,
-        mean_gradient,
-        variance_gradient,
-        total * tl.sigmoid(-logit),
-        routing_lambda,
-        data_unit,
-        known,
-        BB,
-        DTYPE,
-    )
-
-
-@triton.jit
-def add_later_vote_gradients(
-    gradient,
-    vote,
-    activation,
-    mean,
-    record,
-    adjoint,
-    normaliser,
-    child_gradient,
-    record_step,
-    adjoint_step,
-    normaliser_step,
-    ITERATIONS: tl.constexpr,
-    BB: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """Add dL/dV_ij of all iterations after the first, (12) and (15), to `gradient`.
-
-    `mean`, `record` and the other pointers are those of the first iteration.
-    """
-    for t in tl.static_range(1, ITERATIONS):
-        before = record + (t - 1) * record_step
-        current = adjoint + t * adjoint_step
-        old_mean = mean
-        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-        mean = load_matrix(before + record_step + field(MEAN, BB), 4 * BB, DTYPE)
-        quadratic = load_matrix(current + field(QUADRATIC, BB), 4 * BB, DTYPE)
-        linear = load_matrix(current + field(LINEAR, BB), 4 * BB, DTYPE)
-        constant = load_field(current, CONSTANT, BB, DTYPE)
-        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-        largest = tl.load(normaliser + (t - 1) * normaliser_step * 2)
-        per_total = tl.load(normaliser + (t - 1) * normaliser_step * 2 + BB)
-        later = tl.load(child_gradient + (t - 1) * normaliser_step)
-        joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-        share = tl.exp(joint - largest) * per_total * activation
-        joint_gradient = share * (share_gradient(vote, mean, quadratic, linear, constant) - later)
-        gradient = add_vote_gradient_of_m(gradient, vote, mean, quadratic, linear, share)
-        gradient = add_vote_gradient_of_e(gradient, vote, old_mean, old_precision, joint_gradient)
-    return gradient
+    if not FIRST:
+        tl.debug_barrier()  # from here on all slices read what was stored for their parents
+        mean = ()
+        quadratic = ()
+        linear = ()
+        constants = ()
+        for p in tl.static_range(EACH):
+            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
+            adjoint = adjoint_pointer + (position * O + parents[p]) * (ADJOINT * BB) + fours
+            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+            quadratic = quadratic + load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+            linear = linear + load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+            constants = constants + (load_field(adjoint, CONSTANT, BB, DTYPE),)
+        for ky in range(KH):
+            run = ky * (W * C)
+            edges = share_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
+            for n in range(0, count, SLICES):
+                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
+                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
+                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
+                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
+                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
+                for p in tl.static_range(EACH):
+                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
+                    vote = votes(pose, weight)
+                    if SHARED:
+                        vote = placed(vote, child // C, rows, columns)
+                    found = share_gradient(
+                        vote,
+                        mean[16 * p : 16 * p + 16],
+                        quadratic[16 * p : 16 * p + 16],
+                        linear[16 * p : 16 * p + 16],
+                        constants[p],
+                    )
+                    tl.store(edges + (child * O + parents[p]) * BB, found)
 
 
 @triton.jit(
-    do_not_specialize=[*SIZES, "record_step", "adjoint_step", "normaliser_step"],
+    do_not_specialize=[*SIZES, "record_step", "adjoint_step", "edge_step"],
     do_not_specialize_on_alignment=[
         "pose_pointer",
         "activation_pointer",
         "first_share_pointer",
-        "record_pointer",
-        "adjoint_pointer",
-        "normaliser_pointer",
-        "child_gradient_pointer",
+        "assignment_pointer",
+        "joint_gradient_pointer",
         "pose_gradient_pointer",
         "activation_gradient_pointer",
         "weight_gradient_pointer",
@@ -426,14 +278,14 @@ def input_gradient(
     weight_pointer,
     record_pointer,
     adjoint_pointer,
-    normaliser_pointer,
-    child_gradient_pointer,
+    assignment_pointer,
+    joint_gradient_pointer,
     pose_gradient_pointer,
     activation_gradient_pointer,
     weight_gradient_pointer,
     record_step: tl.int64,
     adjoint_step: tl.int64,
-    normaliser_step: tl.int64,
+    edge_step: tl.int64,
     H,
     W,
     C,
@@ -444,39 +296,44 @@ def input_gradient(
     KW,
     stride_y,
     stride_x,
-    shared,
-    by_position,
+    rows,
+    columns,
+    SHARED: tl.constexpr,
     ITERATIONS: tl.constexpr,
+    GROUPS: tl.constexpr,
     CHILDREN: tl.constexpr,
     BB: tl.constexpr,
 ):
     """Compute dL/dM_i (16), dL/da_i (13) of the first iteration and dL/dW_ij (17), over the parents at one position.
 
-    All are stored per window: for each slot what its child gets there, for each matrix what it gets there,
-    (slots / C, O, C, 16).
+    Each thread has CHILDREN child types, which share what it loads of a parent. All is stored per window: for each slot
+    what its child gets there, for each matrix what it gets there, (slots, O, 16).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
     types, slot, ky, kx, position, row, column, block = slots_of_program(
-        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
+        C, OH, OW, KH, KW, stride_y, stride_x, GROUPS, CHILDREN
     )
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
-    place = (block * H + row) * W + column
-    child = place * C + types
-    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-    activation = tl.load(activation_pointer + child * BB + lane)
-    first_share = tl.load(first_share_pointer + child * BB + lane)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
-    first_parent = position.to(tl.int64) * O
-    row_share = scaled(row, per_place(H, shared, DTYPE))
-    column_share = scaled(column, per_place(W, shared, DTYPE))
-    normaliser = (slot.to(tl.int64) if by_position else place) * C + types
-    first_v, last_v = readers(row, OH, KH, stride_y)
-    first_u, last_u = readers(column, OW, KW, stride_x)
-    start = 1.0 / ((last_v - first_v + 1) * (last_u - first_u + 1) * O).to(DTYPE)
+    child = ((block * H + row) * W + column) * C + types
+    pose = ()
+    activation = ()
+    first_share = ()
+    total = ()
+    activation_total = ()
+    for c in tl.static_range(CHILDREN):
+        pose = pose + load_matrix(pose_pointer + (child + c) * (16 * BB) + fours, 4 * BB, DTYPE)
+        activation = activation + (tl.load(activation_pointer + (child + c) * BB + lane),)
+        first_share = first_share + (tl.load(first_share_pointer + (child + c) * BB + lane),)
+        total = total + zeros(16, GROUPS, BB, DTYPE)
+        activation_total = activation_total + (tl.zeros((GROUPS, BB), DTYPE),)
+    matrix = types if SHARED else (ky * KW + kx) * C + types
+    weights = weight_pointer + matrix * (O * 16)
+    edges = (slot * C + types) * (O * BB) + lane
+    first_parent = position * O
+    row_share = scaled(column // columns, rows, DTYPE)
+    column_share = scaled(column % columns, columns, DTYPE)
 
-    total = zero_matrix(CHILDREN, BB, DTYPE)
-    activation_total = tl.zeros((CHILDREN, BB), DTYPE)
     for o in range(O):
         following = first_parent + tl.minimum(o + 1, O - 1)
         for t in tl.static_range(ITERATIONS):
@@ -485,41 +342,94 @@ def input_gradient(
                 adjoint_pointer + t * adjoint_step + following * (ADJOINT * BB),
                 BB,
             )
-        weight = load_matrix(weights + o * (C * 16), 4, DTYPE)
         record = record_pointer + (first_parent + o) * (RECORD * BB) + fours
         adjoint = adjoint_pointer + (first_parent + o) * (ADJOINT * BB) + fours
-        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
-        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
-        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
-        vote = votes(pose, weight, row_share, column_share)
-        activation_total += share_gradient(vote, mean, quadratic, linear, constant)
-        gradient = add_later_vote_gradients(
-            add_vote_gradient_of_m(zero_matrix(CHILDREN, BB, DTYPE), vote, mean, quadratic, linear, first_share),
-            vote,
-            activation,
-            mean,
-            record,
-            adjoint,
-            normaliser_pointer + normaliser * (2 * BB) + lane,
-            child_gradient_pointer + normaliser * BB + lane,
-            record_step,
-            adjoint_step,
-            normaliser_step,
-            ITERATIONS,
-            BB,
-            DTYPE,
-        )
-        total = add_pose_gradient(total, gradient, weight)
+        weight = ()
         matrix_gradient = ()
-        for j in tl.static_range(4):
-            for k in tl.static_range(4):
-                value = pose[j] * gradient[k]
-                for i in tl.static_range(1, 4):
-                    value += pose[4 * i + j] * gradient[4 * i + k]
-                matrix_gradient = matrix_gradient + (value,)
-        matrix = (slot.to(tl.int64) * O + o) * C + types
-        store_sums_over_lanes(weight_gradient_pointer + matrix * 16, matrix_gradient, lane, BB)
-    result = slot.to(tl.int64) * C + types
-    store_matrix(pose_gradient_pointer + result * (16 * BB) + lane, total, BB)
-    tl.store(activation_gradient_pointer + result * BB + lane, start * activation_total)
+        shares = ()
+        joint_gradients = ()
+        share_gradients = ()
+        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
+        for c in tl.static_range(CHILDREN):
+            weight = weight + load_matrix(weights + (c * O + o) * 16, 4, DTYPE)
+            matrix_gradient = matrix_gradient + zeros(16, GROUPS, BB, DTYPE)
+            share_gradients = share_gradients + (constant,)
+            for t in tl.static_range(1, ITERATIONS):
+                edge = edges + ((c * O + o) * BB + (t - 1) * edge_step)
+                shares = shares + (activation[c] * tl.load(assignment_pointer + edge),)
+                joint_gradients = joint_gradients + (tl.load(joint_gradient_pointer + edge),)
+        new_total = ()
+        for i in tl.static_range(4):
+            means = ()
+            precisions = ()
+            quadratics = ()
+            linears = ()
+            for t in tl.static_range(ITERATIONS):
+                means = means + load_four(record + t * record_step + field(MEAN + 4 * i, BB), DTYPE)
+                quadratics = quadratics + load_four(adjoint + t * adjoint_step + field(QUADRATIC + 4 * i, BB), DTYPE)
+                linears = linears + load_four(adjoint + t * adjoint_step + field(LINEAR + 4 * i, BB), DTYPE)
+                if t + 1 < ITERATIONS:
+                    precisions = precisions + load_four(record + t * record_step + field(PRECISION + 4 * i, BB), DTYPE)
+            new_matrix_gradient = ()
+            new_share_gradients = ()
+            for c in tl.static_range(CHILDREN):
+                gradient = ()
+                in_row = 0.0
+                for k in tl.static_range(4):
+                    vote = pose[16 * c + 4 * i] * weight[16 * c + k]
+                    for j in tl.static_range(1, 4):
+                        vote = tl.fma(pose[16 * c + 4 * i + j], weight[16 * c + 4 * j + k], vote)
+                    if SHARED and k == 3 and i == 0:
+                        vote += row_share
+                    if SHARED and k == 3 and i == 1:
+                        vote += column_share
+                    difference = vote - means[k]
+                    slope = tl.fma(quadratics[k], difference, linears[k])
+                    in_row += difference * slope  # D_ij (11)
+                    value = first_share[c] * tl.fma(quadratics[k], difference, slope)  # dL/dV_ij: (12), then (15)
+                    for t in tl.static_range(1, ITERATIONS):
+                        value -= joint_gradients[c * (ITERATIONS - 1) + t - 1] * (
+                            precisions[4 * t - 4 + k] * difference
+                        )
+                        difference = vote - means[4 * t + k]
+                        slope = tl.fma(2 * quadratics[4 * t + k], difference, linears[4 * t + k])
+                        value += shares[c * (ITERATIONS - 1) + t - 1] * slope
+                    gradient = gradient + (value,)
+                new_share_gradients = new_share_gradients + (share_gradients[c] + in_row,)
+                for j in tl.static_range(4):
+                    for k in tl.static_range(4):
+                        old = matrix_gradient[16 * c + 4 * j + k]
+                        new_matrix_gradient = new_matrix_gradient + (
+                            tl.fma(pose[16 * c + 4 * i + j], gradient[k], old),
+                        )
+                for j in tl.static_range(4):
+                    value = total[16 * c + 4 * i + j]
+                    for k in tl.static_range(4):
+                        value = tl.fma(gradient[k], weight[16 * c + 4 * j + k], value)
+                    new_total = new_total + (value,)
+            matrix_gradient = new_matrix_gradient
+            share_gradients = new_share_gradients
+        total = ordered(new_total, CHILDREN)
+        new_activation_total = ()
+        for c in tl.static_range(CHILDREN):
+            new_activation_total = new_activation_total + (activation_total[c] + share_gradients[c],)
+            result = weight_gradient_pointer + ((slot * C + types + c) * O + o) * 16
+            store_sums_over_lanes(result, matrix_gradient[16 * c : 16 * c + 16], lane, BB)
+        activation_total = new_activation_total
+    first_v, last_v = readers(row, OH, KH, stride_y)
+    first_u, last_u = readers(column, OW, KW, stride_x)
+    start = 1.0 / ((last_v - first_v + 1) * (last_u - first_u + 1) * O).to(DTYPE)
+    for c in tl.static_range(CHILDREN):
+        result = slot * C + types + c
+        store_matrix(pose_gradient_pointer + result * (16 * BB) + lane, total[16 * c : 16 * c + 16], BB)
+        tl.store(activation_gradient_pointer + result * BB + lane, start * activation_total[c])
+
+
+@triton.jit
+def ordered(rows, CHILDREN: tl.constexpr):
+    """Matrices of several children, each whole, from their rows: the first rows of all children come first."""
+    matrices = ()
+    for c in tl.static_range(CHILDREN):
+        for i in tl.static_range(4):
+            matrices = matrices + rows[(i * CHILDREN + c) * 4 : (i * CHILDREN + c) * 4 + 4]
+    return matrices

@@ -3,8 +3,8 @@
 A 4x4 matrix is a tuple of 16 tensors, element h = 4 row + column, so that each thread holds whole matrices and computes
 every sum over h by itself. Numbers in brackets are the equations of README.md in this folder.
 
-Votes and log joints are written as explicit multiply-adds. Otherwise the compiler may fuse products and sums
-differently in different kernels, and for log joints of 1e12 the last bit decides whether an assignment is 0 or 1.
+Votes are written as explicit multiply-adds. Otherwise the compiler may fuse products and sums differently in different
+kernels, and a vote would not have the same bits in all of them.
 """
 
 import triton
@@ -14,28 +14,33 @@ EPSILON = tl.constexpr(1e-9)  # gives a parent without data the pose 0, where 0 
 
 
 @triton.jit
-def zero_matrix(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
-    matrix = ()
-    for _ in tl.static_range(16):
-        matrix = matrix + (tl.zeros((ROWS, COLUMNS), DTYPE),)
-    return matrix
+def zeros(COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
+    """A tuple of COUNT tensors of zeros: 16 for a matrix, or several matrices in a row."""
+    values = ()
+    for _ in tl.static_range(COUNT):
+        values = values + (tl.zeros((ROWS, COLUMNS), DTYPE),)
+    return values
 
 
 @triton.jit
-def votes(pose, weight, row, column):
-    """V = M W (1); a class layer adds the child's scaled position, (row, column), to the right-hand column."""
+def votes(pose, weight):
+    """V = M W (1)."""
     vote = ()
     for i in tl.static_range(4):
         for k in tl.static_range(4):
             value = pose[4 * i] * weight[k]
             for j in tl.static_range(1, 4):
                 value = tl.fma(pose[4 * i + j], weight[4 * j + k], value)
-            if i == 0 and k == 3:
-                value += row
-            if i == 1 and k == 3:
-                value += column
             vote = vote + (value,)
     return vote
+
+
+@triton.jit
+def placed(vote, place, rows, columns):
+    """The votes of a class layer: the child's scaled position is added to the right-hand column."""
+    row = scaled(place // columns, rows, vote[3].dtype)
+    column = scaled(place % columns, columns, vote[3].dtype)
+    return vote[:3] + (vote[3] + row,) + vote[4:7] + (vote[7] + column,) + vote[8:]
 
 
 @triton.jit
@@ -67,37 +72,6 @@ def share_gradient(vote, mean, quadratic, linear, constant):
 
 
 @triton.jit
-def add_vote_gradient_of_m(total, vote, mean, quadratic, linear, share):
-    """total + dL/dV_ij through the M-step (12)."""
-    result = ()
-    for h in tl.static_range(16):
-        result = result + (total[h] + share * (2 * quadratic[h] * (vote[h] - mean[h]) + linear[h]),)
-    return result
-
-
-@triton.jit
-def add_vote_gradient_of_e(total, vote, mean, precision, joint_gradient):
-    """total + dL/dV_ij through the E-step (15)."""
-    result = ()
-    for h in tl.static_range(16):
-        result = result + (total[h] - joint_gradient * precision[h] * (vote[h] - mean[h]),)
-    return result
-
-
-@triton.jit
-def add_pose_gradient(total, vote_gradient, weight):
-    """total + dL/dV W^T, which is dL/dM (16)."""
-    result = ()
-    for i in tl.static_range(4):
-        for j in tl.static_range(4):
-            value = total[4 * i + j]
-            for k in tl.static_range(4):
-                value += vote_gradient[4 * i + k] * weight[4 * j + k]
-            result = result + (value,)
-    return result
-
-
-@triton.jit
 def quotient(x, y):
     """x / y, correctly rounded. The operator / may be off by two units in the last place."""
     if x.dtype == tl.float32:
@@ -116,19 +90,6 @@ def log_sigmoid(x):
 
 
 @triton.jit
-def per_place(size, shared, DTYPE: tl.constexpr):
-    """How much one row or column adds to the votes of a class layer; zero in other layers."""
-    return shared / tl.full((), size, DTYPE)
-
-
-@triton.jit
-def scaled(place, per_place):
-    """The scaled position of a row or column. Sweeps must agree on votes to the last bit, so all of them use this."""
-    return tl.fma(place.to(per_place.dtype) + 0.5, per_place, 0.0)
-
-
-@triton.jit
-def lowest(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
-    """A number below every log joint. It is finite, because infinity minus infinity is NaN."""
-    LOWEST: tl.constexpr = -1.7e308 if tl.float64 == DTYPE else -3.4e38
-    return tl.full((ROWS, COLUMNS), LOWEST, DTYPE)
+def scaled(place, size, DTYPE: tl.constexpr):
+    """The scaled position of a row or column, which a class layer adds to votes."""
+    return (tl.full((), 0.5, DTYPE) + place) / size

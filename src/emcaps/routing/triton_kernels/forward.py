@@ -2,9 +2,9 @@
 
 Dims: NB blocks of BB images; H, W child grid; C child types, padded; OH, OW parent grid; O parent types; KH, KW kernel.
 The images of a block lie side by side in memory and along the lanes of a warp; all other parts of an index are the same
-for all lanes. Packed tensors: pose (NB, H, W, C, 4, BB, 4), activation (NB, H, W, C, BB), weight (K, O, C, 16), records
+for all lanes. Packed tensors: pose (NB, H, W, C, 4, BB, 4), activation (NB, H, W, C, BB), weight (K, C, O, 16), records
 (T, NB, OH, OW, O, RECORD / 4, BB, 4). A slot is a child in the window of one parent position,
-(NB, OH, OW, KH, KW, C); normalisers are (children, 2, BB), or (slots, 2, BB) where only types compete.
+(NB, OH, OW, KH, KW, C); an edge is a slot and a parent type, (slots, O, BB).
 """
 
 import triton
@@ -15,15 +15,13 @@ from emcaps.routing.triton_kernels.edge import (
     inverse,
     log_joint,
     log_sigmoid,
-    lowest,
-    per_place,
+    placed,
     quotient,
-    scaled,
     votes,
-    zero_matrix,
+    zeros,
 )
-from emcaps.routing.triton_kernels.indices import SIZES, locate, next_child, parents_of_program, slots_of_program
-from emcaps.routing.triton_kernels.memory import load_matrix, store_four
+from emcaps.routing.triton_kernels.indices import SIZES, parents_of_program, rows_of_program, run_of_children
+from emcaps.routing.triton_kernels.memory import load_matrix, prefetch_child, store_four
 from emcaps.routing.triton_kernels.records import LOG_PEAK, MEAN, PRECISION, RECORD, SPREAD, field, load_field
 
 
@@ -89,9 +87,11 @@ def m_step(
     weight_pointer,
     beta_u_pointer,
     beta_a_pointer,
-    before_pointer,
-    normaliser_pointer,
+    assignment_pointer,
+    joint_pointer,
     record_pointer,
+    out_pose_pointer,
+    out_activation_pointer,
     routing_lambda: tl.float64,
     variance_floor: tl.float64,
     data_unit: tl.float64,
@@ -106,196 +106,141 @@ def m_step(
     KW,
     stride_y,
     stride_x,
-    shared,
-    by_position,
+    rows,
+    columns,
+    SHARED: tl.constexpr,
     FIRST: tl.constexpr,
+    LAST: tl.constexpr,
     SLICES: tl.constexpr,
     PARENTS: tl.constexpr,
+    EACH: tl.constexpr,
     BB: tl.constexpr,
 ):
-    """Compute (2) to (6) for PARENTS parent types at one position, for a block of images.
+    """Compute (2) to (6) for PARENTS parent types at one position, for a block of images, then their log joints (7).
 
-    Each row of the tile is for one parent type and one of SLICES slices of the child types; the slices are merged at
-    the end. In the FIRST iteration the activations are already multiplied by the even assignments (1).
+    Each row of the tile is for one parent type and one of SLICES slices of the child types; the slices are merged in
+    between. In the FIRST iteration the activations are already multiplied by the even assignments (1). The LAST one has
+    no log joints; its means and activations are the layer's outputs, (B, positions, O, 16) and (B, positions, O).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    sizes = (H, W, C, OH, OW, O, KH, KW, stride_y, stride_x, shared, by_position)
-    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS * EACH)
+    slice, parents = rows_of_program(first_parent, O, SLICES, PARENTS, EACH)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
-    rows = tl.arange(0, SLICES * PARENTS)[:, None]
-    # Rows beyond the last parent type repeat it and are not stored.
-    o = tl.minimum(first_parent + rows % PARENTS, O - 1)
-    slice = rows // PARENTS
+    window = ((block * H + v * stride_y) * W + u * stride_x) * C
+    poses = pose_pointer + window * (16 * BB)
+    activations = activation_pointer + window * BB + lane
+    first_edge = position * (KH * KW * C * O * BB)
+    count = KW * C  # in memory the children of a row of the window are one run
 
-    if not FIRST:
-        before = before_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + fours
-        old_mean = load_matrix(before + field(MEAN, BB), 4 * BB, DTYPE)
-        old_precision = load_matrix(before + field(PRECISION, BB), 4 * BB, DTYPE)
-        old_log_peak = load_field(before, LOG_PEAK, BB, DTYPE)
-
-    data = tl.zeros((SLICES * PARENTS, BB), DTYPE)
-    mean = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    spread = zero_matrix(SLICES * PARENTS, BB, DTYPE)
-    per_row = per_place(H, shared, DTYPE)
-    per_column = per_place(W, shared, DTYPE)
-    ky = 0
-    kx = 0
-    first_type = 0
-    row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
-    row_share = scaled(row, per_row)
-    column_share = scaled(column, per_column)
-    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-    weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
-    activation = tl.load(activation_pointer + child * BB + lane)
-    if not FIRST:
-        largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
-        per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
-    for _ in range(KH * KW * (C // SLICES)):
-        # Load the next children while these are processed.
-        ky, kx, first_type = next_child(ky, kx, first_type, KH, KW, C, SLICES)
-        row, column, child, slot, matrix = locate(ky, kx, first_type + slice, v, u, block, position, o, sizes)
-        next_pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-        next_weight = load_matrix(weight_pointer + matrix, 4, DTYPE)
-        next_activation = tl.load(activation_pointer + child * BB + lane)
-        if not FIRST:
-            next_largest = tl.load(normaliser_pointer + slot * (2 * BB) + lane)
-            next_per_total = tl.load(normaliser_pointer + slot * (2 * BB) + BB + lane)
-
-        vote = votes(pose, weight, row_share, column_share)
-        if FIRST:
-            share = activation
-        else:
-            joint = log_joint(vote, old_mean, old_precision, old_log_peak)
-            share = tl.exp(joint - largest) * per_total * activation
-        # Welford's running mean and sum of squared distances: one pass, and no large numbers are subtracted.
-        new_data = data + share
-        step = tl.where(new_data > 0, share / new_data, 0.0)
-        pull = data * step
-        nearer, factor = move_from_nearer_end(step, data, new_data)
-        new_mean = ()
-        new_spread = ()
-        for h in tl.static_range(16):
-            difference = vote[h] - mean[h]
-            new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], mean[h])),)
-            new_spread = new_spread + (spread[h] + pull * (difference * difference),)
-        data = new_data
-        mean = new_mean
-        spread = new_spread
-        pose = next_pose
-        weight = next_weight
-        activation = next_activation
-        row_share = scaled(row, per_row)
-        column_share = scaled(column, per_column)
-        if not FIRST:
-            largest = next_largest
-            per_total = next_per_total
+    data = zeros(EACH, SLICES * PARENTS, BB, DTYPE)
+    mean = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+    spread = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+    for ky in range(KH):
+        run = ky * (W * C)
+        edges = assignment_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
+        for n in range(0, count, SLICES):
+            child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
+            pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
+            activation = tl.load(activations + (run + child) * BB)
+            following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
+            next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
+            prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
+            if SHARED:
+                activation = tl.where(n + slice < count, activation, 0.0)
+            new_data = ()
+            new_mean = ()
+            new_spread = ()
+            for p in tl.static_range(EACH):
+                weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
+                share = activation
+                if not FIRST:
+                    share *= tl.load(edges + (child * O + parents[p]) * BB)
+                vote = votes(pose, weight)
+                if SHARED:
+                    vote = placed(vote, child // C, rows, columns)
+                # Welford's running mean and sum of squared distances: one pass, no large numbers are subtracted.
+                total = data[p] + share
+                step = tl.where(total > 0, share / total, 0.0)
+                pull = data[p] * step
+                nearer, factor = move_from_nearer_end(step, data[p], total)
+                new_data = new_data + (total,)
+                for h in tl.static_range(16):
+                    old = mean[16 * p + h]
+                    difference = vote[h] - old
+                    new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], old)),)
+                    new_spread = new_spread + (spread[16 * p + h] + pull * (difference * difference),)
+            data = new_data
+            mean = new_mean
+            spread = new_spread
 
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     variance_floor = tl.full((1, 1), variance_floor, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
-    o = first_parent + tl.arange(0, PARENTS)[:, None]
-    known = o < O
-    beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
-    beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
-    record = record_pointer + (position.to(tl.int64) * O + o) * (RECORD * BB) + fours
+    image = block * BB + lane
     # Lanes without an image stay finite even with a floor of zero, so that sums over images need no mask.
-    valid = block * BB + lane < B
-    total = merge_slices(data, SLICES, PARENTS, BB)
-    per_data = inverse(total + EPSILON)
-    kept = quotient(total, total + EPSILON)
-    log_variance = tl.zeros((PARENTS, BB), DTYPE)
-    for row in tl.static_range(4):
-        means = ()
-        precisions = ()
-        spreads = ()
-        four = (data,) + mean[4 * row : 4 * row + 4] + spread[4 * row : 4 * row + 4]
-        moments = tl.reduce(by_slice(four, SLICES, PARENTS, BB), 0, merged)
-        for k in tl.static_range(4):
-            all_mean = moments[1 + k]
-            pose_h = all_mean * kept
-            squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
-            variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
-            log_variance += tl.log(variance)
-            means = means + (pose_h,)
-            precisions = precisions + (inverse(variance),)
-            spreads = spreads + (squares * per_data,)
-        store_four(record + field(MEAN + 4 * row, BB), means, known)
-        store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
-        store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
-    unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
-    logit = routing_lambda * (beta_a - unit_cost * total)
-    log_peak = log_sigmoid(logit) - 0.5 * log_variance
-    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the order of the fields
+    valid = image < B
+    for p in tl.static_range(EACH):
+        o = first_parent + tl.arange(0, PARENTS)[:, None] * EACH + p
+        known = o < O
+        beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
+        beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
+        record = record_pointer + (position * O + o) * (RECORD * BB) + fours
+        out = (image * (OH * OW) + position % (OH * OW)) * O + o
+        total = merge_slices(data[p], SLICES, PARENTS, BB)
+        per_data = inverse(total + EPSILON)
+        kept = quotient(total, total + EPSILON)
+        log_variance = tl.zeros((PARENTS, BB), DTYPE)
+        for row in tl.static_range(4):
+            means = ()
+            precisions = ()
+            spreads = ()
+            four = mean[16 * p + 4 * row : 16 * p + 4 * row + 4] + spread[16 * p + 4 * row : 16 * p + 4 * row + 4]
+            moments = tl.reduce(by_slice((data[p],) + four, SLICES, PARENTS, BB), 0, merged)
+            for k in tl.static_range(4):
+                all_mean = moments[1 + k]
+                pose_h = all_mean * kept
+                squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
+                variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
+                log_variance += tl.log(variance)
+                means = means + (pose_h,)
+                precisions = precisions + (inverse(variance),)
+                spreads = spreads + (squares * per_data,)
+            store_four(record + field(MEAN + 4 * row, BB), means, known)
+            store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
+            store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
+            if LAST:
+                store_four(out_pose_pointer + out * 16 + 4 * row, means, known & valid)
+        unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
+        logit = routing_lambda * (beta_a - unit_cost * total)
+        log_peak = log_sigmoid(logit) - 0.5 * log_variance
+        store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the fields' order
+        if LAST:
+            tl.store(out_activation_pointer + out, tl.sigmoid(logit), mask=known & valid)
 
-
-@triton.jit(
-    do_not_specialize=SIZES,
-    do_not_specialize_on_alignment=["pose_pointer", "record_pointer", "normaliser_pointer"],
-)
-def normaliser(
-    pose_pointer,
-    weight_pointer,
-    record_pointer,
-    normaliser_pointer,
-    H,
-    W,
-    C,
-    OH,
-    OW,
-    O,
-    KH,
-    KW,
-    stride_y,
-    stride_x,
-    shared,
-    by_position,
-    CHILDREN: tl.constexpr,
-    BB: tl.constexpr,
-):
-    """Compute the denominator of (7) over the parents at one position, for CHILDREN child types at one kernel offset.
-
-    It is stored for each slot as the largest log joint and the sum of exp(log joint - largest), or the inverse of this
-    sum where only types compete.
-    """
-    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    types, slot, ky, kx, position, row, column, block = slots_of_program(
-        C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN
-    )
-    lane = tl.arange(0, BB)[None, :]
-    fours = lane * 4
-    child = ((block * H + row) * W + column) * C + types
-    pose = load_matrix(pose_pointer + child * (16 * BB) + fours, 4 * BB, DTYPE)
-    weights = weight_pointer + ((ky * KW + kx) * (1 - shared) * O).to(tl.int64) * (C * 16) + types * 16
-    records = record_pointer + position.to(tl.int64) * O * (RECORD * BB) + fours
-    row_share = scaled(row, per_place(H, shared, DTYPE))
-    column_share = scaled(column, per_place(W, shared, DTYPE))
-
-    largest = lowest(CHILDREN, BB, DTYPE)
-    total = tl.zeros((CHILDREN, BB), DTYPE)
-    # Load the next parent while this one is processed.
-    weight = load_matrix(weights, 4, DTYPE)
-    mean = load_matrix(records + field(MEAN, BB), 4 * BB, DTYPE)
-    precision = load_matrix(records + field(PRECISION, BB), 4 * BB, DTYPE)
-    log_peak = load_field(records, LOG_PEAK, BB, DTYPE)
-    for o in range(O):
-        following = tl.minimum(o + 1, O - 1)
-        record = records + following * (RECORD * BB)
-        next_weight = load_matrix(weights + following * (C * 16), 4, DTYPE)
-        next_mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        next_precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
-        next_log_peak = load_field(record, LOG_PEAK, BB, DTYPE)
-        vote = votes(pose, weight, row_share, column_share)
-        joint = log_joint(vote, mean, precision, log_peak)
-        new_largest = tl.maximum(largest, joint)
-        total = total * tl.exp(largest - new_largest) + tl.exp(joint - new_largest)
-        largest = new_largest
-        weight = next_weight
-        mean = next_mean
-        precision = next_precision
-        log_peak = next_log_peak
-    if by_position:
-        total = inverse(total)
-    result = normaliser_pointer + (slot.to(tl.int64) * C + types) * (2 * BB) + lane
-    tl.store(result, largest)
-    tl.store(result + BB, total)
+    if not LAST:
+        tl.debug_barrier()  # from here on all slices read what was stored for their parents
+        mean = ()
+        precision = ()
+        log_peaks = ()
+        for p in tl.static_range(EACH):
+            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
+            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+            precision = precision + load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+            log_peaks = log_peaks + (load_field(record, LOG_PEAK, BB, DTYPE),)
+        for ky in range(KH):
+            run = ky * (W * C)
+            edges = joint_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
+            for n in range(0, count, SLICES):
+                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
+                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
+                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
+                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
+                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
+                for p in tl.static_range(EACH):
+                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
+                    vote = votes(pose, weight)
+                    if SHARED:
+                        vote = placed(vote, child // C, rows, columns)
+                    joint = log_joint(vote, mean[16 * p : 16 * p + 16], precision[16 * p : 16 * p + 16], log_peaks[p])
+                    tl.store(edges + (child * O + parents[p]) * BB, joint)

@@ -8,7 +8,8 @@ import triton.language as tl
 
 # The sizes of a layer, which every sweep takes. Triton would compile a kernel anew for layers that have a 1 or a
 # multiple of 16 in one of them, unless told not to.
-SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "shared", "by_position"]
+SIZES = ["H", "W", "C", "OH", "OW", "O", "KH", "KW", "stride_y", "stride_x", "rows", "columns"]
+"""A class layer is one window over a single row, which has all children of the grid of `rows` by `columns`."""
 
 
 @triton.jit
@@ -20,27 +21,54 @@ def parents_of_program(OH, OW, O, PARENTS: tl.constexpr):
     u = position % OW
     v = position // OW % OH
     block = (position // OW // OH).to(tl.int64)
-    return position, v, u, block, program % groups * PARENTS
+    return position.to(tl.int64), v, u, block, program % groups * PARENTS
 
 
 @triton.jit
-def slots_of_program(C, OH, OW, KH, KW, stride_y, stride_x, CHILDREN: tl.constexpr):
+def rows_of_program(first_parent, O, SLICES: tl.constexpr, PARENTS: tl.constexpr, EACH: tl.constexpr):
+    """The slice of the child types of each row of a tile, and its EACH parent types.
+
+    Parents beyond the last type repeat it: what is computed for them is the same, bit by bit.
+    """
+    rows = tl.arange(0, SLICES * PARENTS)[:, None]
+    parents = ()
+    for p in tl.static_range(EACH):
+        parents = parents + (tl.minimum(first_parent + rows % PARENTS * EACH + p, O - 1),)
+    return rows // PARENTS, parents
+
+
+@triton.jit
+def run_of_children(n, slice, first_matrix, C, count, SHARED: tl.constexpr, SLICES: tl.constexpr):
+    """The children of all slices at step n of a run of `count` children: their places in it, and their matrices.
+
+    A step beyond the last repeats it. In a class layer, whose matrices are shared over positions, the last step may
+    have fewer children than there are slices; slices without one repeat the last child.
+    """
+    if SHARED:
+        child = tl.minimum(n + slice, count - 1)
+        return child, child % C
+    child = tl.minimum(n, count - SLICES) + slice
+    return child, first_matrix + child
+
+
+@triton.jit
+def slots_of_program(C, OH, OW, KH, KW, stride_y, stride_x, GROUPS: tl.constexpr, CHILDREN: tl.constexpr):
     """For sweeps through the parents of a position: the slots that the program is for.
 
-    In order: their child types, their index without the type, ky, kx, the position of the parents, row and column of
-    the children, block.
+    In order: the first of CHILDREN child types of each of the GROUPS rows, the slots' index without the type, ky, kx,
+    the position of the parents, row and column of the children, block.
     """
     program = tl.program_id(0)
-    groups = C // CHILDREN
-    types = program % groups * CHILDREN + tl.arange(0, CHILDREN)[:, None]
-    slot = program // groups
+    programs = C // (GROUPS * CHILDREN)
+    types = (program % programs * GROUPS + tl.arange(0, GROUPS)[:, None]) * CHILDREN
+    slot = program // programs
     kx = slot % KW
     ky = slot // KW % KH
     position = slot // KW // KH
     row = position // OW % OH * stride_y + ky
     column = position % OW * stride_x + kx
     block = (position // OW // OH).to(tl.int64)
-    return types, slot, ky, kx, position, row, column, block
+    return types, slot.to(tl.int64), ky, kx, position.to(tl.int64), row, column, block
 
 
 @triton.jit
@@ -50,35 +78,7 @@ def child_of_program(H, W):
     column = place % W
     row = place // W % H
     block = (place // W // H).to(tl.int64)
-    return place, row, column, block
-
-
-@triton.jit
-def next_child(ky, kx, first_type, KH, KW, C, SLICES: tl.constexpr):
-    """The next child types of a window, offset by offset. What follows the last is valid, but must not be used."""
-    first_type += SLICES
-    done = (first_type >= C).to(tl.int32)
-    first_type -= done * C
-    kx += done
-    done = (kx >= KW).to(tl.int32)
-    kx -= done * KW
-    ky += done
-    return tl.minimum(ky, KH - 1), kx, first_type
-
-
-@triton.jit
-def locate(ky, kx, types, v, u, block, position, o, sizes):
-    """Children in the window at (v, u): their row and column, then the indices of child, normaliser and matrix.
-
-    `sizes` are those of SIZES.
-    """
-    H, W, C, _, _, O, KH, KW, stride_y, stride_x, shared, by_position = sizes
-    row = v * stride_y + ky
-    column = u * stride_x + kx
-    place = (block * H + row) * W + column
-    slot = tl.where(by_position != 0, (position.to(tl.int64) * KH + ky) * KW + kx, place)
-    matrix = ((ky * KW + kx) * (1 - shared) * O + o).to(tl.int64) * (C * 16) + types * 16
-    return row, column, place * C + types, slot * C + types, matrix
+    return place.to(tl.int64), row, column, block
 
 
 @triton.jit

@@ -23,14 +23,14 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class Kept(NamedTuple):
-    """What the forward pass keeps for the backward pass. None of it grows with the number of votes."""
+    """What the forward pass keeps for the backward pass: for each edge one number an E-step, never a vote."""
 
     pose: Tensor
     activation: Tensor
     first_share: Tensor
     weight: Tensor
     records: Tensor
-    normalisers: Tensor
+    assignments: Tensor
 
 
 def forward(
@@ -52,22 +52,22 @@ def forward(
         new(layer.children_shape()),
         _pack_weight(weight, layer),
         new(iterations, *layer.parents_shape(RECORD.value)),
-        new(layer.normalisers_shape(iterations)),
+        new(layer.edges_shape(iterations)),
     )
     out_pose, out_activation = new(*layer.output_shape, 4, 4), new(layer.output_shape)
     if layer.images == 0:
         return out_pose, out_activation, kept
     flat = pose.flatten(-2)
     beta_u, beta_a = beta_u.contiguous(), beta_a.contiguous()
-    slot_normalisers = new(layer.slots, 2, layer.lanes)
-    children = kept.pose, kept.activation, kept.first_share
     strides = *flat.stride(), *activation.stride()
     _launch(
         packing.pack_children,
         layer.four_types,
         flat,
         activation,
-        *children,
+        kept.pose,
+        kept.activation,
+        kept.first_share,
         *strides,
         layer.images,
         layer.child_types,
@@ -75,63 +75,38 @@ def forward(
         constants=(layer.lanes,),
         layout=(*strides, flat.data_ptr() % 16, activation.data_ptr() % 16),
     )
-    before, normalisers = kept.records, kept.normalisers  # those of the iteration before; the first reads neither
     for t in range(iterations):
+        first, last = t == 0, t + 1 == iterations
         record = kept.records[t]
         _launch(
             forward_kernels.m_step,
             layer.parent_groups,
             kept.pose,
-            kept.activation if t else kept.first_share,
+            kept.first_share if first else kept.activation,
             kept.weight,
             beta_u,
             beta_a,
-            before,
-            normalisers,
+            record if first else kept.assignments[t - 1],
+            record if last else kept.assignments[t],
             record,
+            out_pose,
+            out_activation,
             routing_lambda(t, final_lambda),
             variance_floor,
             data_unit,
             layer.images,
             *layer.sizes,
-            constants=(t == 0, *layer.parent_tile, layer.lanes),
+            constants=(layer.shared, first, last, *layer.parent_tile, layer.lanes),
             warps=layer.parent_warps,
         )
-        if t + 1 < iterations:
-            before, normalisers = record, kept.normalisers[t]
-            found = normalisers if layer.by_position else slot_normalisers
+        if not last:
             _launch(
-                forward_kernels.normaliser,
-                layer.child_groups,
-                kept.pose,
-                kept.weight,
-                record,
-                found,
+                windows.assign,
+                layer.edge_groups,
+                kept.assignments[t],
                 *layer.sizes,
-                constants=(layer.child_tile, layer.lanes),
-                warps=layer.child_warps,
-                most_registers=128,
+                constants=(layer.by_position, *layer.edge_tile, layer.lanes),
             )
-            if not layer.by_position:
-                _launch(
-                    windows.gather_normalisers,
-                    layer.four_types,
-                    found,
-                    normalisers,
-                    *layer.sizes,
-                    constants=(layer.lanes,),
-                )
-    _launch(
-        packing.unpack_parents,
-        (layer.parents, 1, 1),
-        record,
-        out_pose,
-        out_activation,
-        layer.images,
-        layer.positions * layer.parent_types,
-        constants=(layer.lanes,),
-        warps=1,
-    )
     return out_pose, out_activation, kept
 
 
@@ -153,87 +128,64 @@ def backward(
         zeros = kept.records.new_zeros
         return out_pose, out_activation, zeros(weight_shape), zeros(2, layer.parent_types)
     adjoints = new(iterations, *layer.parents_shape(ADJOINT.value))
-    child_gradients = new(iterations - 1, layer.normalisers, layer.lanes)
+    edge_gradients = new(layer.edges_shape(iterations))
+    child_gradients = new(iterations - 1, layer.children, layer.lanes)
     beta_gradients = new(2, layer.parent_types, iterations, layer.blocks * layer.positions)
-    beta_step = iterations * layer.blocks * layer.positions
-    slot_gradients, slot_poses = new(layer.slots, layer.lanes), new(layer.slots, 16, layer.lanes)
-    record, adjoint = kept.records[-1], adjoints[-1]
-    _launch(
-        backward_kernels.output_adjoint,
-        (layer.parents, 1, 1),
-        pose_gradient.contiguous(),
-        activation_gradient.contiguous(),
-        record,
-        adjoint,
-        beta_gradients[0, 0, -1],
-        routing_lambda(iterations - 1, final_lambda),
-        data_unit,
-        layer.images,
-        layer.positions,
-        layer.parent_types,
-        beta_step,
-        constants=(layer.lanes,),
-        warps=1,
-    )
-    for t in range(iterations - 1, 0, -1):
-        before, normalisers, gradients = kept.records[t - 1], kept.normalisers[t - 1], child_gradients[t - 1]
-        found = gradients if layer.by_position else slot_gradients
-        _launch(
-            backward_kernels.child_gradient,
-            layer.child_groups,
-            kept.pose,
-            kept.weight,
-            before,
-            record,
-            adjoint,
-            normalisers,
-            found,
-            *layer.sizes,
-            constants=(layer.child_tile, layer.lanes),
-            warps=layer.child_warps,
-            most_registers=168,
-        )
-        if not layer.by_position:
-            _launch(windows.gather_sums, layer.four_types, found, gradients, *layer.sizes, constants=(layer.lanes,))
+    of_outputs = pose_gradient.contiguous(), activation_gradient.contiguous()
+    for t in range(iterations - 1, -1, -1):
+        first, last = t == 0, t + 1 == iterations
         _launch(
             backward_kernels.parent_gradient,
             layer.parent_groups,
             kept.pose,
-            kept.activation,
             kept.weight,
-            before,
-            record,
-            adjoint,
-            normalisers,
-            gradients,
-            adjoints[t - 1],
-            beta_gradients[0, 0, t - 1],
-            routing_lambda(t - 1, final_lambda),
+            *of_outputs,
+            adjoints if last else edge_gradients[t],
+            adjoints if first else edge_gradients[t - 1],
+            kept.records[t],
+            adjoints[t],
+            beta_gradients[0, 0, t],
+            routing_lambda(t, final_lambda),
             data_unit,
-            beta_step,
+            iterations * layer.blocks * layer.positions,
+            layer.images,
             *layer.sizes,
-            constants=(*layer.parent_tile, layer.lanes),
+            constants=(layer.shared, first, last, *layer.parent_tile, layer.lanes),
             warps=layer.parent_warps,
         )
-        record, adjoint = before, adjoints[t - 1]
-    children = kept.pose, kept.activation, kept.first_share, kept.weight
-    statistics = kept.records, adjoints, kept.normalisers, child_gradients
-    normaliser_step = layer.normalisers * layer.lanes
-    steps = layer.parents * RECORD.value * layer.lanes, layer.parents * ADJOINT.value * layer.lanes, normaliser_step
-    matrices = new(layer.slots // layer.padded_types, layer.parent_types, layer.padded_types, 16)
+        if not first:
+            _launch(
+                windows.assignment_gradients,
+                layer.edge_groups,
+                kept.activation,
+                kept.assignments[t - 1],
+                edge_gradients[t - 1],
+                child_gradients[t - 1],
+                *layer.sizes,
+                constants=(layer.by_position, *layer.edge_tile, layer.lanes),
+            )
+    slot_poses, slot_gradients = new(layer.slots, 16, layer.lanes), new(layer.slots, layer.lanes)
+    matrices = new(layer.slots, layer.parent_types, 16)
     _launch(
         backward_kernels.input_gradient,
         layer.gradient_groups,
-        *children,
-        *statistics,
+        kept.pose,
+        kept.activation,
+        kept.first_share,
+        kept.weight,
+        kept.records,
+        adjoints,
+        kept.assignments,
+        edge_gradients,
         slot_poses,
         slot_gradients,
         matrices,
-        *steps,
+        layer.parents * RECORD.value * layer.lanes,
+        layer.parents * ADJOINT.value * layer.lanes,
+        layer.slots * layer.parent_types * layer.lanes,
         *layer.sizes,
-        constants=(iterations, layer.gradient_tile, layer.lanes),
+        constants=(layer.shared, iterations, *layer.gradient_tile, layer.lanes),
         warps=layer.gradient_warps,
-        most_registers=168 if iterations <= 2 else None,  # three programs to a multiprocessor instead of two
     )
     _launch(
         windows.gather_gradients,
@@ -243,7 +195,7 @@ def backward(
         child_gradients,
         out_pose,
         out_activation,
-        normaliser_step,
+        layer.children * layer.lanes,
         iterations,
         layer.images,
         layer.child_types,
@@ -252,13 +204,14 @@ def backward(
     )
     # A matrix is shared by all parent positions and, in a class layer, by all child positions.
     weight_gradient = new(weight_shape)
+    count = layer.kernels * layer.padded_types * layer.parent_types
     _launch(
         windows.sum_matrices,
-        (layer.kernels * layer.parent_types * layer.padded_types // 4, 1, 1),
+        (-(-count // 4), 1, 1),
         matrices,
         weight_gradient,
-        layer.slots // layer.padded_types // layer.kernels,
-        layer.kernels,
+        layer.slots * layer.parent_types // count,
+        count,
         layer.child_types,
         layer.parent_types,
         layer.padded_types,
@@ -268,11 +221,11 @@ def backward(
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(K, O, C, 16), padded with zeros. Always an aligned copy, because an operator may not return its input."""
+    """(K, C, O, 16), padded with zeros. Always an aligned copy, because an operator may not return its input."""
     rows = weight.reshape(layer.kernels, layer.child_types, layer.parent_types, 16)
     if layer.padded_types > layer.child_types:
-        rows = F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
-    return rows.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        return F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def _launch(

@@ -21,56 +21,53 @@ class Layer(LayerShape):
 
         A class layer has so few parents that blocks of 32 images would leave most of a GPU idle.
         """
-        return min(8 if self.shared else 32, _power_of_2(int(self.images)))  # int() fixes a symbolic batch
+        return min(4 if self.shared else 32, _power_of_2(int(self.images)))  # int() fixes a symbolic batch
 
     @cached_property
     def blocks(self) -> int:
         return -(-self.images // self.lanes)
 
     @cached_property
-    def parent_tile(self) -> Pair:
-        """Slices of the child types, and parent types, of a program that goes through the children of a position.
+    def parent_tile(self) -> Grid:
+        """Slices of the children, rows of parent types and types of a row, for programs that go through children.
 
         A class layer has few parents with many children, so many slices share a parent there. A small batch leaves
         lanes of a warp free for more slices.
         """
         if self.shared:
-            return min(self.padded_types, 16), 1
-        return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types)
+            return min(64, _power_of_2(math.prod(self.child_grid) * self.padded_types)), 1, 1
+        return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types), 1
 
     @cached_property
-    def child_tile(self) -> int:
-        """Child types of a program that goes through the parents of a slot. Each thread has two of them."""
-        return min(16, self.padded_types, max(8, 256 // self.lanes))
+    def gradient_tile(self) -> Pair:
+        """Rows of a program of `input_gradient`, and child types of each row."""
+        return min(self.padded_types // 2, 8, max(4, 128 // self.lanes)), 2
 
     @cached_property
-    def gradient_tile(self) -> int:
-        """Child types of a program of `input_gradient`, where a thread has registers for only one type."""
-        return min(16, self.padded_types, max(4, 128 // self.lanes))
+    def edge_tile(self) -> Pair:
+        """Child types and parent types, a power of 2 that covers all, of a program that goes through a child's edges."""
+        parents = _power_of_2(self.parent_types)
+        return max(1, min(self.padded_types & -self.padded_types, 512 // (parents * self.lanes))), parents
 
     @cached_property
     def parent_warps(self) -> int:
-        return max(1, math.prod(self.parent_tile) * self.lanes // 32)
-
-    @cached_property
-    def child_warps(self) -> int:
-        return max(1, self.child_tile * self.lanes // 64)
+        return max(1, math.prod(self.parent_tile[:2]) * self.lanes // 32)
 
     @cached_property
     def gradient_warps(self) -> int:
-        return max(1, self.gradient_tile * self.lanes // 32)
+        return max(1, self.gradient_tile[0] * self.lanes // 32)
 
     @cached_property
     def parent_groups(self) -> Grid:
-        return self.blocks * self.positions * -(-self.parent_types // self.parent_tile[1]), 1, 1
-
-    @cached_property
-    def child_groups(self) -> Grid:
-        return self.slots // self.child_tile, 1, 1
+        return self.blocks * self.positions * -(-self.parent_types // math.prod(self.parent_tile[1:])), 1, 1
 
     @cached_property
     def gradient_groups(self) -> Grid:
-        return self.slots // self.gradient_tile, 1, 1
+        return self.slots // math.prod(self.gradient_tile), 1, 1
+
+    @cached_property
+    def edge_groups(self) -> Grid:
+        return self.places, self.padded_types // self.edge_tile[0], 1
 
     @cached_property
     def four_types(self) -> Grid:
@@ -106,11 +103,6 @@ class Layer(LayerShape):
     def children(self) -> int:
         return self.places * self.padded_types
 
-    @cached_property
-    def normalisers(self) -> int:
-        """How many normalisers there are: one for each child or, where only types compete, one for each slot."""
-        return self.slots if self.by_position else self.children
-
     def children_shape(self, *inner: int) -> tuple[int, ...]:
         """The shape of packed children. `inner` is 16 for poses, and is left out for activations."""
         return (self.blocks, *self.child_grid, self.padded_types, *inner, self.lanes)
@@ -121,16 +113,25 @@ class Layer(LayerShape):
     @cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of packed matrices."""
-        return (self.kernels, self.parent_types, self.padded_types, 16)
+        return (self.kernels, self.padded_types, self.parent_types, 16)
 
-    def normalisers_shape(self, iterations: int) -> tuple[int, ...]:
-        return (iterations - 1, self.normalisers, 2, self.lanes)
+    def edges_shape(self, iterations: int) -> tuple[int, ...]:
+        """The shape of what is kept of each edge: one number for each E-step, of which the last iteration has none."""
+        return (iterations - 1, self.slots, self.parent_types, self.lanes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The integers that every sweep takes, in the order of indices.SIZES."""
-        grids = *self.child_grid, self.padded_types, *self.parent_grid, self.parent_types, *self.kernel, *self.stride
-        return *grids, int(self.shared), int(self.by_position)
+        grid, kernel = ((1, math.prod(self.child_grid)),) * 2 if self.shared else (self.child_grid, self.kernel)
+        return (
+            *grid,
+            self.padded_types,
+            *self.parent_grid,
+            self.parent_types,
+            *kernel,
+            *self.stride,
+            *self.child_grid,
+        )
 
 
 known_layer = lru_cache(maxsize=256)(Layer.of)

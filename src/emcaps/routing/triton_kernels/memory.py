@@ -89,6 +89,13 @@ def prefetch(pointer, wanted):
         tl.inline_asm_elementwise(PREFETCH, "=r,l,r", operands, dtype=tl.int32, is_pure=False, pack=1)
 
 
+@triton.jit
+def prefetch_child(pose, weight, lane, BB: tl.constexpr):
+    """Prefetch a child's pose of 32 images, which fills 16 cache lines, and the line of one of its matrices."""
+    if BB == 32:
+        prefetch(tl.where(lane < 16, (pose + lane * 32).to(tl.int64), weight.to(tl.int64)), lane < 17)
+
+
 def _warp_sums() -> str:
     """PTX with 16 registers in and one out: lane l gets the sum over the warp of register l % 16.
 

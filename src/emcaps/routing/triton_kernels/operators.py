@@ -26,7 +26,7 @@ from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
 from emcaps.routing.triton_kernels.records import RECORD
 
-_KEPT = "Tensor pose, Tensor activation, Tensor first_share, Tensor weight, Tensor records, Tensor normalisers"
+_KEPT = "Tensor pose, Tensor activation, Tensor first_share, Tensor weight, Tensor records, Tensor assignments"
 
 
 def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def _(*arguments: Any) -> Any:
         new(layer.children_shape()),
         weight.new_empty(layer.weight_shape),
         new(settings.iterations, *layer.parents_shape(RECORD.value)),
-        new(layer.normalisers_shape(settings.iterations)),
+        new(layer.edges_shape(settings.iterations)),
     )
 
 
