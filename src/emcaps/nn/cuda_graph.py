@@ -299,14 +299,16 @@ def _capture(
         side.wait_stream(caller)
         try:
             with torch.cuda.stream(side):
-                with torch.random.fork_rng([device]):
-                    for _ in range(WARM_UPS - 1):
-                        backward(forward())
-                    with forbid_waiting():  # here, since a capture that fails is far harder to recover from
-                        backward(forward())
-                with torch.no_grad():
-                    for buffer, value in buffers:
-                        buffer.copy_(value)
+                try:
+                    with torch.random.fork_rng([device]):
+                        for _ in range(WARM_UPS - 1):
+                            backward(forward())
+                        with forbid_waiting():  # here, since a capture that fails is far harder to recover from
+                            backward(forward())
+                finally:
+                    with torch.no_grad():
+                        for buffer, value in buffers:
+                            buffer.copy_(value)
                 return _record(forward, backward, side)
         except RuntimeError as error:
             raise ValueError(
