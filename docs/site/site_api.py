@@ -6,7 +6,8 @@ INTRODUCTIONS = {
     "emcaps": "`import emcaps` loads PyTorch only when a name of it is first used. It also has the functions "
     "`conv_routing`, `class_routing`, `conv_routing_trace`, `class_routing_trace` and `spatial_routing_map` and the "
     "types of their results, which stand with [emcaps.routing](routing.md), and [emcaps.debug](debug.md).",
-    "emcaps.nn": "Capsule layers for your own model, the whole network, the CNN baseline and the losses.",
+    "emcaps.nn": "Capsule layers for your own model, the whole network, CUDA graphs of it, the CNN baseline and the "
+    "losses.",
     "emcaps.config": "All settings of a run, with their defaults. `--set network.iterations=3` on the "
     "[command line](../commands.md) changes one of them.",
     "emcaps.routing": "EM routing as functions, which have no parameters of their own. The "
@@ -28,6 +29,7 @@ NAMES = {
         "Predictions",
         "BaselineCNN",
         "build_network",
+        "graphed",
         "spread_loss",
         "margin_loss",
         "cross_entropy_loss",

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from emcaps.nn.linear import linear
 from emcaps.routing import (
     RoutingOutput,
     RoutingTrace,
@@ -66,7 +67,7 @@ class PrimaryCaps(nn.Module):
         """Poses and the logits of activations as `by_convolution` gives them, from one matrix product."""
         weight = torch.cat([self.pose.weight, self.activation.weight]).flatten(1)
         bias = torch.cat([bias for bias in (self.pose.bias, self.activation.bias) if bias is not None])
-        both = F.linear(features.permute(0, 2, 3, 1), weight, bias)
+        both = linear(features.permute(0, 2, 3, 1), weight, bias)
         pose, logit = both.split([self.types * 16, self.types], dim=-1)
         return pose, logit
 
@@ -88,7 +89,7 @@ class ImageConv(nn.Conv2d):
         (above, left) = cast("tuple[int, int]", self.padding)
         windows = F.pad(images, (left, left, above, above)).unfold(2, rows, down).unfold(3, columns, right)
         flat = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
-        return F.linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        return linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
 class ConvCaps(nn.Module):

@@ -1,10 +1,25 @@
-"""Losses on class activations, as pure functions. activation (B, classes) in 0 to 1; target (B,) class numbers."""
+"""Losses on class activations, and the count of right answers, as pure functions.
+
+activation (B, classes) in 0 to 1; target (B,) class numbers. On a GPU each function is one kernel, which finds the
+gradient by the activations with the loss (loss_kernels.py); the formulas here are what it computes. They run everywhere
+else: on a CPU, in float64, in graphs that are compiled or exported, under vmap and the like, for second derivatives.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from emcaps.routing.availability import unavailable
+from emcaps.routing.operators import is_plain_call, is_transformed
+
 MARGIN_PRESENT, MARGIN_ABSENT, ABSENT_WEIGHT = 0.9, 0.1, 0.5
+TINY = 1e-12
+"""So that an activation that underflowed to 0 still has a finite logarithm."""
+MOST_CLASSES, MOST_ACTIVATIONS = 1024, 2**20
+"""Beyond these, one program of a kernel would take longer than many launches."""
 
 
 def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weight: Tensor | None = None) -> Tensor:
@@ -13,25 +28,117 @@ def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weig
     The margin may be a tensor of no dims, so that it can change between replays of a CUDA graph. In all losses a
     weight (B,) multiplies each example's part of the mean.
     """
-    right = activation.gather(1, target[:, None])
-    shortfall = (margin - (right - activation)).clamp(min=0).square()
-    return _mean(shortfall.scatter(1, target[:, None], 0.0).sum(1), weight)
+    return _loss("spread", activation, target, weight, margin)
 
 
 def margin_loss(activation: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Sabour et al. (2017): the right class above 0.9, wrong ones below 0.1, which count half."""
-    right = activation.gather(1, target[:, None])
-    present = (MARGIN_PRESENT - right).clamp(min=0).square()[:, 0]
-    absent = (activation - MARGIN_ABSENT).clamp(min=0).square().scatter(1, target[:, None], 0.0)
-    return _mean(present + ABSENT_WEIGHT * absent.sum(1), weight)
+    return _loss("margin", activation, target, weight)
 
 
 def cross_entropy_loss(activation: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Minus the logarithm of the right class's share of all activation."""
-    tiny = 1e-12  # an activation that underflowed to 0 still has a finite logarithm
-    right = activation.gather(1, target[:, None])[:, 0]
-    return _mean((activation.sum(1) + tiny).log() - (right + tiny).log(), weight)
+    return _loss("cross_entropy", activation, target, weight)
 
 
-def _mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+def right_answers(activation: Tensor, target: Tensor) -> Tensor:
+    """How many examples have their highest activation, or the first of several, at the target: a float of no dims."""
+    if _fits_kernel(activation, target, None, 0.0):
+        return _in_one_kernel("right", activation, target)[0]
+    return (activation.argmax(-1) == target).sum(dtype=torch.float32)
+
+
+def _loss(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor = 0.0) -> Tensor:
+    if not _fits_kernel(activation, target, weight, margin):
+        return _by_formula(kind, activation, target, weight, margin)
+    if torch.is_grad_enabled() and activation.requires_grad:
+        loss: Tensor = _FusedLoss.apply(kind, activation, target, weight, margin)
+        return loss
+    return _in_one_kernel(kind, activation, target, weight, margin)[0]
+
+
+def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> Tensor:
+    if kind == "spread":
+        losses = _spread_losses(activation, target, margin)
+    else:
+        losses = (_margin_losses if kind == "margin" else _cross_entropy_losses)(activation, target)
     return losses.mean() if weight is None else (losses * weight).mean()
+
+
+def _spread_losses(activation: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:
+    right = activation.gather(1, target[:, None])
+    shortfall = (margin - (right - activation)).clamp(min=0).square()
+    return shortfall.scatter(1, target[:, None], 0.0).sum(1)
+
+
+def _margin_losses(activation: Tensor, target: Tensor) -> Tensor:
+    right = activation.gather(1, target[:, None])
+    present = (MARGIN_PRESENT - right).clamp(min=0).square()[:, 0]
+    absent = (activation - MARGIN_ABSENT).clamp(min=0).square().scatter(1, target[:, None], 0.0)
+    return present + ABSENT_WEIGHT * absent.sum(1)
+
+
+def _cross_entropy_losses(activation: Tensor, target: Tensor) -> Tensor:
+    right = activation.gather(1, target[:, None])[:, 0]
+    return (activation.sum(1) + TINY).log() - (right + TINY).log()
+
+
+def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> bool:
+    """Whether the kernel can compute this loss, and does so faster. What is wrong with inputs the formulas say."""
+    constants = [tensor for tensor in (weight, margin) if isinstance(tensor, Tensor)]
+    tensors = activation, target, *constants
+    if not (is_plain_call(tensors) and activation.is_cuda) or is_transformed(tensors):
+        return False
+    return (
+        activation.dim() == 2
+        and 0 < activation.shape[1] <= MOST_CLASSES
+        and 0 < activation.numel() <= MOST_ACTIVATIONS
+        and target.shape == activation.shape[:1]
+        and (weight is None or weight.shape == target.shape)
+        and (not isinstance(margin, Tensor) or margin.dim() == 0)
+        and target.dtype == torch.int64
+        and all(tensor.dtype == torch.float32 for tensor in (activation, *constants))
+        and all(tensor.device == activation.device for tensor in tensors)
+        and not any(tensor.requires_grad for tensor in constants)
+        and not unavailable("triton", activation.device)
+    )
+
+
+def _in_one_kernel(
+    kind: str,
+    activation: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    margin: float | Tensor = 0.0,
+    with_gradient: bool = False,
+) -> tuple[Tensor, Any]:
+    """The loss, and its gradient if that is asked for."""
+    from emcaps.nn.loss_kernels import fused_loss
+
+    constants = {"PRESENT": MARGIN_PRESENT, "ABSENT": MARGIN_ABSENT, "ABSENT_WEIGHT": ABSENT_WEIGHT, "TINY": TINY}
+    loss, gradient = fused_loss(kind, activation, target, weight, margin, constants, with_gradient)
+    return loss, gradient
+
+
+class _FusedLoss(torch.autograd.Function):
+    """A loss whose backward pass multiplies the gradient that the forward pass found."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor
+    ) -> Tensor:
+        loss, gradient = _in_one_kernel(kind, activation, target, weight, margin, with_gradient=True)
+        ctx.kind, ctx.margin = kind, None if isinstance(margin, Tensor) else margin
+        ctx.save_for_backward(gradient, activation, target, weight, margin if isinstance(margin, Tensor) else None)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, activation, target, weight, margin = ctx.saved_tensors
+        # In a backward pass gradients are enabled only if a graph of the gradients is asked for.
+        if torch.is_grad_enabled():
+            loss = _by_formula(ctx.kind, activation, target, weight, margin if ctx.margin is None else ctx.margin)
+            (found,) = torch.autograd.grad(loss, activation, slope, create_graph=True)
+        else:
+            found = gradient * slope
+        return None, found, None, None, None

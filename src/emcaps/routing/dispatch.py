@@ -11,7 +11,6 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
 from emcaps import debug
 from emcaps.config import IMPLEMENTATIONS
@@ -20,7 +19,7 @@ from emcaps.routing import reference
 from emcaps.routing.availability import choose_implementation
 from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_coordinate_scale, check_settings
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
-from emcaps.routing.operators import Inputs, KernelSettings
+from emcaps.routing.operators import Inputs, KernelSettings, is_transformed
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingSettings
 
@@ -281,7 +280,7 @@ def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
 
 def _beyond_kernels(inputs: Inputs, coordinate_scale: float) -> str:
     """What only the reference can do with these inputs; empty if the kernels can do it all."""
-    if _is_transformed(inputs):
+    if is_transformed(inputs):
         return (
             "run under vmap, jvp and the like, or with forward-mode derivatives: only the reference goes through them"
         )
@@ -300,11 +299,3 @@ def _autocast_type(device: torch.device) -> torch.dtype | None:
     if device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
-
-
-def _is_transformed(inputs: Inputs) -> bool:
-    """Whether the call is under a transform such as vmap or jvp, which only plain PyTorch supports."""
-    if torch.compiler.is_compiling():
-        return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(isinstance(t, Tensor) and (wrapped(t) or unpack_dual(t).tangent is not None) for t in inputs)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
@@ -47,13 +48,21 @@ def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
     return (pose, activation, weight, beta_u, beta_a), KernelSettings(*settings)
 
 
-def is_plain_call(inputs: Inputs) -> bool:
+def is_plain_call(inputs: Sequence[Tensor]) -> bool:
     """Whether no compiler, tracer or dispatch mode has to see the operators, and all tensors are ordinary ones."""
     return (
         not torch.compiler.is_compiling()
         and not is_in_torch_dispatch_mode()
         and all(type(tensor) in (Tensor, Parameter) for tensor in inputs)
     )
+
+
+def is_transformed(inputs: Sequence[Tensor]) -> bool:
+    """Whether the call is under a transform such as vmap or jvp, which only plain PyTorch supports."""
+    if torch.compiler.is_compiling():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(isinstance(t, Tensor) and (wrapped(t) or unpack_dual(t).tangent is not None) for t in inputs)
 
 
 def needs_gradients(inputs: Inputs) -> bool:

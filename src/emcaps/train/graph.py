@@ -13,7 +13,6 @@ On the same device it gives the same bits with a graph and without: both run the
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from emcaps.config import RunConfig
 from emcaps.data.combine import Counterparts
+from emcaps.nn.cuda_graph import first_reason, forbid_waiting, renew
 from emcaps.train import distributed
 from emcaps.train.randomness import default_cuda_generator
 from emcaps.train.step import TrainingStep, make_sums
@@ -57,18 +57,18 @@ def make_step(
     except RuntimeError as error:
         if config.train.graph == "on":
             raise ValueError(
-                f"train.graph='on', but the training step cannot be captured in a CUDA graph ({_reason(error)}): "
+                f"train.graph='on', but the training step cannot be captured in a CUDA graph ({first_reason(error)}): "
                 "use --set train.graph=off, which gives the same numbers, or auto"
             ) from error
         if distributed.size() > 1:  # whose captures may have failed at different points, or not at all
             raise ValueError(
-                f"the training step cannot be captured in a CUDA graph ({_reason(error)}), and {distributed.size()} "
-                "processes must all do without: use --set train.graph=off"
+                f"the training step cannot be captured in a CUDA graph ({first_reason(error)}), and "
+                f"{distributed.size()} processes must all do without: use --set train.graph=off"
             ) from error
         logger.warning(
             "the training step cannot be captured in a CUDA graph (%s): it runs without one, to the same numbers but "
             "more slowly; --set train.graph=off silences this",
-            _reason(error),
+            first_reason(error),
         )
         return step
 
@@ -114,7 +114,7 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
                 with undo_changes(step.state):
                     for _ in range(WARM_UPS - 1):
                         step.work()
-                    with _forbid_waiting():  # here, since a capture that fails is far harder to recover from
+                    with forbid_waiting():  # here, since a capture that fails is far harder to recover from
                         step.work()
                 step.optimiser.zero_grad()  # so that the graph's gradients live in the graph's memory
                 graph = torch.cuda.CUDAGraph()
@@ -125,7 +125,7 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
                     step.work()
         except BaseException:
             for generator in (step.generator, default_cuda_generator(step.images.device)):
-                _renew(generator)
+                renew(generator)
             raise
         finally:
             caller.wait_stream(stream)
@@ -145,28 +145,3 @@ def undo_changes(state: Callable[[], list[Tensor]]) -> Iterator[None]:
                     tensor.copy_(before[id(tensor)])
                 else:
                     tensor.zero_()
-
-
-@contextmanager
-def _forbid_waiting() -> Iterator[None]:
-    """Make operations that wait for the device raise, as they would during a capture."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about operations that it cannot detect
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
-
-
-def _renew(generator: torch.Generator) -> None:
-    """Give a generator a new state: after a failed capture, the old one may refuse to draw outside of a capture."""
-    generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of the first error: the one that made a capture fail is followed by others."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error).partition("\n")[0]
