@@ -9,14 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from emcaps.bench.agreement import Check
-from emcaps.bench.cases import Case, suite
-from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE
+from emcaps.bench.cases import COMPILED, FORWARD, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE, Case, suite
+from emcaps.bench.floors import floor_of
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.report.markdown import markdown_table
 from emcaps.report.tables import plain_table
 
 SLOW = (PLAIN, REFERENCE, COMPILED)
 """The implementations that the fused one is compared with."""
+FLOOR_TITLES = (
+    "case",
+    "what",
+    "implementation",
+    "ms",
+    "share of arithmetic, %",
+    "fewest bytes, MB",
+    "edge numbers, MB",
+    "floor, ms",
+    "time over floor",
+)
+"""See floors.Floor."""
 
 
 class Comparison(NamedTuple):
@@ -78,13 +90,45 @@ def comparison_table(rows: Iterable[Row]) -> Table:
         table.add_column(column, justify="right", min_width=max(map(len, column.split())))
     for comparison in comparisons:
         cells = _cells(comparison, names)
-        short = str(comparison.case).replace("iterations", "it").replace("iteration", "it")
-        table.add_row(short, comparison.case.what, *cells)
+        table.add_row(_short(comparison.case), comparison.case.what, *cells)
     return table
 
 
-def markdown_headline(rows: Sequence[Row]) -> str:
-    """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions."""
+def floor_table(rows: Iterable[Row]) -> Table:
+    """What the fused rows are measured against, for the terminal."""
+    table = plain_table("Beside the machine's limits, as measured in this run")
+    table.collapse_padding = True
+    for number, column in enumerate(FLOOR_TITLES):
+        table.add_column(column, justify="left" if number < 3 else "right")
+    for row in rows:
+        if cells := floor_cells(row):
+            table.add_row(_short(row.case), row.what, row.implementation, *cells)
+    return table
+
+
+def floor_cells(row: Row) -> tuple[str, ...]:
+    """The numbers of a line of FLOOR_TITLES; none of a row that has no such line."""
+    found = floor_of(row)
+    if found is None or row.median_ms is None or row.implementation not in (FUSED, FUSED_GRAPH):
+        return ()
+    if row.routing != "triton" or row.what == FORWARD:
+        return ()
+    return (
+        milliseconds(row.median_ms),
+        f"{100 * found.share:.1f}",
+        f"{found.megabytes:,.0f}",
+        f"{found.edge_megabytes:,.0f}",
+        milliseconds(found.milliseconds),
+        f"{found.times:.1f}",
+    )
+
+
+def markdown_headline(rows: Sequence[Row], shown: Sequence[str] = NAMES) -> str:
+    """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions.
+
+    `shown` are the implementations that have a column, if they were timed.
+    """
+    rows = [row for row in rows if row.implementation in shown]
     comparisons = headline(rows) or compare(rows)
     if not comparisons:
         raise ValueError("the table has no rows: run `emcaps bench` first")
@@ -103,6 +147,10 @@ def milliseconds(value: float) -> str:
 
 def ratio(value: float) -> str:
     return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x"
+
+
+def _short(case: Case) -> str:
+    return str(case).replace("iterations", "it").replace("iteration", "it")
 
 
 def _names(comparisons: Sequence[Comparison]) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from emcaps.bench.cases import BACKWARD, FORWARD, STEP, Case
-from emcaps.bench.implementations import (
+from emcaps.bench.cases import (
+    BACKWARD,
     BFLOAT16_GRAPH,
+    FORWARD,
     FUSED,
     FUSED_GRAPH,
     FUSED_ONE_THREAD,
     PLAIN,
     REFERENCE,
+    STEP,
+    Case,
 )
 from emcaps.bench.rows import Row, newest
 from emcaps.bench.tables import markdown_headline, milliseconds, ratio
