@@ -1,4 +1,8 @@
+import dataclasses
+import io
+
 import pytest
+from rich.console import Console
 
 from emcaps.bench.cases import suite
 from emcaps.bench.rows import OUT_OF_MEMORY
@@ -68,7 +72,15 @@ def test_the_tables_of_a_run_have_a_line_for_each_case_or_row(rows, row_of):
     assert comparison_table(rows).row_count == 2
     table = floor_table([*rows, row_of(CASE, "fused, graph", status=OUT_OF_MEMORY)])
     assert table.row_count == 2
-    assert [column.header for column in table.columns] == list(FLOOR_TITLES)
+    assert [column.header for column in table.columns] == ["case", "what", "by", *FLOOR_TITLES]
+
+
+def test_the_table_of_floors_fits_a_terminal(row_of):
+    large = row_of(dataclasses.replace(CASE, network="full", types=64, batch=4096), "fused, graph", 1234.5)
+    console = Console(width=80, file=io.StringIO())
+    console.print(floor_table([large]))
+    shown = console.file.getvalue()
+    assert all(cell in shown for cell in floor_cells(large))
 
 
 def test_without_a_headline_every_case_is_shown(rows):

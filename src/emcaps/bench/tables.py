@@ -17,18 +17,8 @@ from emcaps.report.tables import plain_table
 
 SLOW = (PLAIN, REFERENCE, COMPILED)
 """The implementations that the fused one is compared with."""
-FLOOR_TITLES = (
-    "case",
-    "what",
-    "implementation",
-    "ms",
-    "share of arithmetic, %",
-    "fewest bytes, MB",
-    "edge numbers, MB",
-    "floor, ms",
-    "time over floor",
-)
-"""See floors.Floor."""
+FLOOR_TITLES = ("ms", "share\n%", "bytes\nMB", "edges\nMB", "floor\nms", "over\nfloor")
+"""Of the columns of numbers: see floors.Floor."""
 
 
 class Comparison(NamedTuple):
@@ -95,11 +85,14 @@ def comparison_table(rows: Iterable[Row]) -> Table:
 
 
 def floor_table(rows: Iterable[Row]) -> Table:
-    """What the fused rows are measured against, for the terminal."""
-    table = plain_table("Beside the machine's limits, as measured in this run")
-    table.collapse_padding = True
-    for number, column in enumerate(FLOOR_TITLES):
-        table.add_column(column, justify="left" if number < 3 else "right")
+    """The fused rows beside the machine's limits, for the terminal."""
+    table = plain_table("Share of the arithmetic ceiling, bytes and edge numbers, least time")
+    table.collapse_padding = True  # so that 80 columns suffice
+    table.add_column("case")
+    table.add_column("what", max_width=8, overflow="fold")  # as long as "forward+"
+    table.add_column("by", max_width=6)
+    for column in FLOOR_TITLES:
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         if cells := floor_cells(row):
             table.add_row(_short(row.case), row.what, row.implementation, *cells)
@@ -107,7 +100,7 @@ def floor_table(rows: Iterable[Row]) -> Table:
 
 
 def floor_cells(row: Row) -> tuple[str, ...]:
-    """The numbers of a line of FLOOR_TITLES; none of a row that has no such line."""
+    """The numbers below FLOOR_TITLES; none of a row that is not shown there."""
     found = floor_of(row)
     if found is None or row.median_ms is None or row.implementation not in (FUSED, FUSED_GRAPH):
         return ()
