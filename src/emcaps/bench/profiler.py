@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -57,18 +57,19 @@ def profile(case: Case, device: torch.device) -> list[Kernel]:
     command += ["--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off"]
     command += [sys.executable, "-m", __name__, str(device), json.dumps(dataclasses.asdict(case))]
     done = subprocess.run(command, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
+    kernels = read_kernels(done.stdout)
+    if not kernels:
         raise ValueError(f"nothing was profiled: {_reason(done.stdout + done.stderr)}")
-    return read_kernels(lines[start:])
+    return kernels
 
 
-def read_kernels(lines: Iterable[str]) -> list[Kernel]:
-    """The kernels of the profiler's table, which has a line for each launch below a line of units."""
-    _units, *launches = csv.DictReader(lines)
+def read_kernels(output: str) -> list[Kernel]:
+    """The kernels of the profiler's table, which has a line for each launch and stands among other lines."""
+    table = csv.DictReader(line for line in output.splitlines() if line.startswith('"'))
     found: dict[str, list[tuple[float, float]]] = {}
-    for launch in launches:
+    for launch in table:
+        if not launch.get("ID", "").isdigit():
+            continue  # the units
         nanoseconds, issue = (float(launch[metric].replace(",", "")) for metric in (TIME, ISSUE))
         found.setdefault(_short(launch["Kernel Name"]), []).append((nanoseconds, issue))
     kernels = []
