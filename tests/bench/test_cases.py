@@ -1,6 +1,22 @@
 import pytest
 
-from emcaps.bench.cases import BACKWARD, STEP, SUITES, SWEEPS, TASKS, Case, choose_cases, grid, suite
+from emcaps.bench.cases import (
+    BACKWARD,
+    COMPILED,
+    FORWARD,
+    FUSED_GRAPH,
+    IMPLEMENTATIONS,
+    NAMES,
+    REFERENCE,
+    STEP,
+    SWEEPS,
+    TASKS,
+    Case,
+    choose_cases,
+    grid,
+    page_rows,
+    suite,
+)
 
 
 def test_headline_is_every_task_of_three_networks():
@@ -24,10 +40,40 @@ def test_a_sweep_changes_one_axis_and_goes_through_the_headline(axis):
     assert {case.what for case in suite(axis, (STEP,))} == {STEP}
 
 
-def test_all_is_every_suite_but_the_quick_one_without_doubles():
-    parts = {case for name in SUITES if name not in ("all", "quick") for case in suite(name)}
+def test_all_is_the_headline_and_every_sweep_without_doubles():
+    parts = {case for name in ("headline", *SWEEPS) for case in suite(name)}
     assert len(suite("all")) == len(parts)
     assert set(suite("all")) == parts
+
+
+def test_pages_are_the_headline_and_more_each_with_its_implementations():
+    rows = page_rows()
+    assert suite("pages") == list(rows)
+    assert suite("pages", (FORWARD,)) == [case for case in rows if case.what == FORWARD]
+    assert set(suite("headline")) <= set(rows)
+    assert {name for names in rows.values() for name in names} <= {*IMPLEMENTATIONS, *NAMES}
+    assert all(len(names) == len(set(names)) for names in rows.values())
+
+
+def test_pages_time_training_and_evaluation_at_three_batches():
+    rows = page_rows()
+    for network, rounds in (("small", 2), ("full", 3)):
+        for batch in (1024, 4096):
+            for case in grid((network,), (batch,), (rounds,), tasks=(FORWARD, STEP)):
+                assert rows[case] == (FUSED_GRAPH,)
+
+
+def test_pages_leave_out_what_takes_long():
+    """Compiling takes ten seconds a row, and the reference has no memory for large batches of the full network."""
+    compiled = [case for case, names in page_rows().items() if COMPILED in names]
+    assert [(case.network, case.iterations, case.batch) for case in compiled] == [
+        ("small", 2, 64),
+        ("small", 3, 64),
+        ("full", 3, 64),
+    ]
+    assert {case.what for case in compiled} == {BACKWARD}
+    slow = [case for case, names in page_rows().items() if REFERENCE in names and case.network == "full"]
+    assert max(case.batch for case in slow) == 64
 
 
 def test_grid_is_every_combination_and_scales_the_types():

@@ -35,3 +35,9 @@ def test_every_implementation_gives_a_row(smallest, conditions, what):
         row = time_row(case, implementation, conditions._replace(device=GPU), seconds=0.01)
         assert row.status == "ok", row
         assert row.peak_mib > 0
+
+
+def test_what_wraps_the_fused_layers_gives_a_row(smallest, conditions):
+    for implementation in implementations(("fused", "graphed", "fused+compile"), GPU)[0]:
+        row = time_row(smallest, implementation, conditions._replace(device=GPU), seconds=0.01)
+        assert row.status == "ok", row

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from emcaps.bench import ceilings, implementations
-from emcaps.bench.cases import IMPLEMENTATIONS
+from emcaps.bench.cases import IMPLEMENTATIONS, NAMES
 from emcaps.bench.ceilings import measure_ceilings
-from emcaps.bench.implementations import NAMES
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -28,30 +27,56 @@ def test_on_a_cpu_with_several_cores_one_thread_is_timed_too(monkeypatch):
         assert [each.threads for each in chosen] == ([1, None] if cores > 1 else [None])
 
 
-def test_on_a_gpu_there_are_all(monkeypatch):
+def on_a_gpu(monkeypatch, wanted, graphed=True):
+    """What implementations() gives where a GPU has everything, or everything but emcaps.nn.graphed."""
     monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
+    monkeypatch.setattr(implementations, "graphed_maker", lambda: object if graphed else None)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    chosen, skipped = implementations.implementations(IMPLEMENTATIONS, GPU)
+    return implementations.implementations(wanted, GPU)
+
+
+def test_on_a_gpu_there_are_all(monkeypatch):
+    chosen, skipped = on_a_gpu(monkeypatch, IMPLEMENTATIONS)
     assert tuple(each.name for each in chosen) == tuple(
         name for name in NAMES if name not in ("plain", "fused, 1 core")
     )
-    assert [each.routing for each in chosen] == ["reference", "reference", "triton", "triton", "triton"]
-    assert [each.captured for each in chosen] == [False, False, False, True, True]
-    assert [each.autocast for each in chosen] == [False, False, False, False, True]
+    by_name = {each.name: each for each in chosen}
+    assert {each.routing for name, each in by_name.items() if name not in ("reference", "compiled")} == {"triton"}
+    assert [name for name, each in by_name.items() if each.routing == "reference"] == ["reference", "compiled"]
+    assert [name for name, each in by_name.items() if each.compiled] == ["compiled", "fused+compile"]
+    assert [name for name, each in by_name.items() if each.captured] == ["fused, graph", "bf16, graph"]
+    assert [name for name, each in by_name.items() if each.graphed] == ["graphed"]
+    assert [name for name, each in by_name.items() if each.autocast] == ["bf16, graph"]
+    assert [name for name, each in by_name.items() if each.checked] == ["fused", "fused, graph", "bf16, graph"]
     assert skipped == ["plain is skipped: it is about the memory of a CPU; use --device cpu"]
 
 
+def test_graphed_is_left_out_of_a_version_without_it(monkeypatch):
+    chosen, skipped = on_a_gpu(monkeypatch, ("fused", "graphed"), graphed=False)
+    assert [each.name for each in chosen] == ["fused", "fused, graph"]
+    assert skipped == ["graphed is skipped: this version has no emcaps.nn.graphed"]
+
+
+def test_an_implementation_is_named_by_its_form_or_stands_for_all_of_them(monkeypatch):
+    chosen, _ = on_a_gpu(monkeypatch, ("reference", "fused", "fused+compile"))
+    for names, found in (
+        (["fused"], ["fused", "fused, graph"]),
+        (["fused, graph"], ["fused, graph"]),
+        (["reference", "fused+compile"], ["reference", "fused+compile"]),
+    ):
+        assert [each.name for each in chosen if each.is_named(names)] == found
+
+
 def test_bfloat16_is_timed_on_request_only(monkeypatch):
-    monkeypatch.setattr(implementations, "unavailable", lambda impl, device: [])
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not any(each.autocast for each in implementations.implementations((), GPU)[0])
-    assert [each.name for each in implementations.implementations(("bf16",), GPU)[0]] == ["bf16, graph"]
+    assert [each.name for each in on_a_gpu(monkeypatch, ())[0]] == ["reference", "compiled", "fused", "fused, graph"]
+    assert [each.name for each in on_a_gpu(monkeypatch, ("bf16",))[0]] == ["bf16, graph"]
 
 
-def test_bfloat16_on_a_cpu_is_skipped_with_its_reason():
-    chosen, skipped = implementations.implementations(("reference", "bf16"), CPU)
+@pytest.mark.parametrize("name", ["bf16", "graphed", "fused+compile"])
+def test_what_is_for_a_gpu_alone_is_skipped_on_a_cpu_with_its_reason(name):
+    chosen, skipped = implementations.implementations(("reference", name), CPU)
     assert [each.name for each in chosen] == ["reference"]
-    assert skipped == ["bf16 is skipped: it is timed on a GPU alone; use --device cuda"]
+    assert skipped == [f"{name} is skipped: it is timed on a GPU alone; use --device cuda"]
 
 
 def test_the_interpreter_is_not_timed(monkeypatch):

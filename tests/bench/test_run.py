@@ -1,5 +1,6 @@
 """The whole benchmark through the command line, on a CPU."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -10,6 +11,7 @@ import torch
 
 from emcaps.bench import run, timing
 from emcaps.bench.agreement import Check
+from emcaps.bench.cases import suite
 from emcaps.bench.ceilings import Ceilings
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.rows import read_rows
@@ -90,6 +92,24 @@ def test_rows_are_added_to_a_table_and_compared(bench, two, tmp_path):
         assert "relative errors" in out
         assert re.search(r"faster than +reference", " ".join(out.split()))
     assert [row.implementation for row in read_rows(tmp_path / "bench.csv")] == ["reference", "fused"] * 2
+
+
+def test_the_suite_of_the_pages_times_each_case_with_its_own_implementations(bench, two, tmp_path, monkeypatch):
+    one, other = (dataclasses.replace(case, types=2, size=13, batch=1) for case in suite("quick", ("forward",)))
+    other = dataclasses.replace(other, what="forward+backward")
+    for module in ("emcaps.cli.benchmark", "emcaps.bench.cases"):
+        monkeypatch.setattr(f"{module}.page_rows", lambda: {one: ("reference",), other: ("reference", "fused")})
+    asked = []
+    monkeypatch.setattr(run, "check", lambda case, each, device: asked.append((case, each)) or [])
+    options = ("--suite", "pages", "--device", "cpu", "--seconds", "0.01", "--out", "rows.csv")
+    status, _, err = bench(*options)
+    assert status == 0, err
+    assert [(row.what, row.implementation) for row in read_rows(tmp_path / "rows.csv")] == [
+        ("forward", "reference"),
+        ("forward+backward", "reference"),
+        ("forward+backward", "fused"),
+    ]
+    assert [(case, [each.name for each in forms]) for case, forms in asked] == [(other, ["fused"])]
 
 
 def test_a_failing_check_stops_before_anything_is_timed(bench, two, tmp_path, monkeypatch):

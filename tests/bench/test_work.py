@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 
+from emcaps.bench import work
 from emcaps.bench.cases import CHANNELS, FORWARD, STEP
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.training_step import training_step
@@ -37,6 +38,24 @@ def test_training_step_moves_every_parameter_at_any_size(smallest, size):
         step()
     for old, new in zip(before, network.parameters(), strict=True):
         assert not torch.equal(old, new)
+
+
+def test_a_graphed_network_is_what_runs_and_its_parameters_are_the_networks(smallest, monkeypatch):
+    """Here it is a function around the network; the real one needs a GPU."""
+    examples = []
+
+    def graphed(network, example):
+        examples.append(example)
+        return lambda images: network(images)
+
+    monkeypatch.setattr(work, "graphed_maker", lambda: graphed)
+    implementation = Implementation("graphed", "reference", graphed=True)
+    gradients = build_work(smallest, implementation, CPU)()
+    for got, want in zip(gradients, build_work(smallest, REFERENCE, CPU)(), strict=True):
+        assert torch.equal(got, want)
+    assert [example.shape for example in examples] == [(2, CHANNELS, 13, 13)]
+    with pytest.raises(ValueError, match="graphed is not timed as a training step: name another --what"):
+        build_work(dataclasses.replace(smallest, what=STEP), implementation, CPU)
 
 
 def test_a_captured_training_step_needs_a_gpu(smallest):

@@ -11,3 +11,9 @@ def test_bench_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch
     assert status == 0, err
     assert "pip install 'emcaps[numba]'" in out
     assert "rows: [a].csv" in out
+
+
+def test_a_cpu_has_nothing_to_profile(emcaps):
+    status, _, err = emcaps("bench", "--profile", "--device", "cpu")
+    assert status == 1
+    assert err.startswith("emcaps: --profile is about the kernels of an NVIDIA GPU, not about cpu: use --device cuda")

@@ -13,11 +13,33 @@ from emcaps.names import check_name
 
 FORWARD, BACKWARD, STEP = TASKS = ("forward", "forward+backward", "training step")
 """What can be timed of a network, as --what names it."""
-IMPLEMENTATIONS = ("fused", "reference", "compiled", "bf16", "plain")
+FUSED, REFERENCE, COMPILED, GRAPHED, FUSED_COMPILED, BFLOAT16, PLAIN = IMPLEMENTATIONS = (
+    "fused",
+    "reference",
+    "compiled",
+    "graphed",
+    "fused+compile",
+    "bf16",
+    "plain",
+)
+"""The implementations, as --impl names them."""
 USUAL = IMPLEMENTATIONS[:3]
-"""The implementations that are timed unless others are named."""
+"""Those that are timed unless others are named."""
+FUSED_GRAPH, BFLOAT16_GRAPH, FUSED_ONE_THREAD = f"{FUSED}, graph", f"{BFLOAT16}, graph", f"{FUSED}, 1 core"
+NAMES = (
+    PLAIN,
+    REFERENCE,
+    COMPILED,
+    FUSED_ONE_THREAD,
+    FUSED,
+    GRAPHED,
+    FUSED_COMPILED,
+    FUSED_GRAPH,
+    BFLOAT16_GRAPH,
+)
+"""Every name that a row may have, those of the definition first. After a comma: a form of the implementation."""
 NETWORKS = tuple(name for name, config in PRESETS.items() if config.network.kind == "capsules")
-SUITES = ("headline", "batch", "iterations", "size", "types", "all", "quick")
+SUITES = ("headline", "batch", "iterations", "size", "types", "all", "pages", "quick")
 VIEW: View = "stereo"
 CHANNELS = 2
 
@@ -110,6 +132,8 @@ def grid(
 def suite(name: str, tasks: Sequence[str] = ()) -> list[Case]:
     """The cases of a named suite. Without `tasks`, sweeps time forward+backward, and the other suites all tasks."""
     check_name("suite", name, SUITES)
+    if name == "pages":
+        return [case for case in page_rows() if case.what in (tasks or TASKS)]
     if name == "all":
         return _unique(case for part in ("headline", *SWEEPS) for case in suite(part, tasks))
     if name == "quick":
@@ -123,6 +147,38 @@ def suite(name: str, tasks: Sequence[str] = ()) -> list[Case]:
         for network, rounds in SWEPT
         for case in grid((network,), tasks=tasks, **{"iterations": (rounds,)} | {axis: SWEEPS[name]})
     ]
+
+
+def page_rows() -> dict[Case, tuple[str, ...]]:
+    """The cases of suite "pages", each with the implementations, or the forms of one, that are timed of it.
+
+    These are the rows that the README and the pages on speed, scale and cost show, in one run of a few minutes. So the
+    sweeps are shorter than those of the suites, and what is slow to compile or to run is timed only where it is shown.
+    """
+    rows: dict[Case, tuple[str, ...]] = {}
+
+    def add(names: tuple[str, ...], network: str, rounds: Sequence[int], tasks: Sequence[str], **axes: Any) -> None:
+        for case in grid((network,), iterations=rounds, tasks=tasks, **axes):
+            rows[case] = (*rows.get(case, ()), *names)
+
+    both = (REFERENCE, FUSED)
+    for network, rounds in HEADLINE:
+        add(both, network, (rounds,), TASKS)
+        add((COMPILED, GRAPHED, FUSED_COMPILED), network, (rounds,), (BACKWARD,))
+    for network, rounds in SWEPT:
+        add(both, network, (rounds,), (FORWARD, BACKWARD), batches=(1,))
+        add(both, network, (rounds,), (BACKWARD,), batches=(8,))
+        add((FUSED_GRAPH,), network, (rounds,), (FORWARD, STEP), batches=(1024, 4096))
+        add((BFLOAT16,), network, (2,), (BACKWARD,))
+    add(both, "small", (2,), (BACKWARD,), batches=(256, 1024, 4096))
+    add((FUSED_GRAPH,), "full", (3,), (BACKWARD,), batches=(256, 1024))
+    add(both, "small", (1, 5), (BACKWARD,))
+    add(both, "full", (1, 2), (BACKWARD,))
+    add((FUSED_GRAPH,), "small", (1, 5), (STEP,))
+    add((FUSED_GRAPH,), "full", (2,), (STEP,))
+    add(both, "small", (2,), (BACKWARD,), sizes=(48, 64))
+    add(both, "small", (2,), (BACKWARD,), types=(8, 32))
+    return rows
 
 
 def _unique(cases: Iterable[Case]) -> list[Case]:

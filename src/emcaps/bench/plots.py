@@ -9,16 +9,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from emcaps.bench.cases import BACKWARD, SWEEPS, TASKS
-from emcaps.bench.implementations import (
+from emcaps.bench.cases import (
+    BACKWARD,
     BFLOAT16_GRAPH,
     COMPILED,
     FUSED,
+    FUSED_COMPILED,
     FUSED_GRAPH,
     FUSED_ONE_THREAD,
+    GRAPHED,
     NAMES,
     PLAIN,
     REFERENCE,
+    SWEEPS,
+    TASKS,
 )
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.bench.tables import Comparison, headline, milliseconds, ratio
@@ -32,6 +36,8 @@ COLOURS = {
     COMPILED: "tab:blue",
     FUSED: "tab:orange",
     FUSED_ONE_THREAD: "tab:olive",
+    GRAPHED: "tab:green",
+    FUSED_COMPILED: "tab:cyan",
     FUSED_GRAPH: "tab:red",
     BFLOAT16_GRAPH: "tab:purple",
 }

@@ -43,8 +43,10 @@ class Row(NamedTuple):
     iterations: int
     what: str
     implementation: str
-    """One of implementations.NAMES: fused; fused, graph (a replayed CUDA graph); fused, 1 core; bf16, graph; reference;
-    compiled (the reference by torch.compile); plain (the reference in a process that does not keep freed memory)."""
+    """One of cases.NAMES: fused (launched kernel by kernel); fused, graph (a replayed CUDA graph); fused, 1 core;
+    graphed (forward and backward captured by emcaps.nn.graphed); fused+compile (torch.compile around the fused layers,
+    with reduce-overhead); bf16, graph; reference; compiled (the reference by torch.compile); plain (the reference in a
+    process that does not keep freed memory)."""
     routing: str
     """The setting network.impl: triton, numba or reference."""
     status: str

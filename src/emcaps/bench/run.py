@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from emcaps.bench.agreement import Check, check, checked_cases
+from emcaps.bench.agreement import Check, check, checked_case
 from emcaps.bench.cases import Case
 from emcaps.bench.ceilings import measure_ceilings
-from emcaps.bench.implementations import BFLOAT16, FUSED, Implementation, implementations
+from emcaps.bench.implementations import Implementation, base_name, implementations
 from emcaps.bench.rows import ERROR, OK, OUT_OF_MEMORY, Conditions, Row, append_row, make_row, read_rows
 from emcaps.bench.screen import screen
-from emcaps.bench.tables import check_table, comparison_table
+from emcaps.bench.tables import check_table, comparison_table, floor_cells, floor_table
 from emcaps.bench.timing import Timing, measure
 from emcaps.bench.work import build_work
 from emcaps.nn.geometry import check_image_size
@@ -37,8 +37,13 @@ def run_bench(
     device: str = "auto",
     seconds: float = 0.5,
     tf32: bool = False,
+    only: Mapping[Case, Sequence[str]] | None = None,
 ) -> list[Row]:
-    """Time the cases and append their rows to `out`; ValueError if a check fails, or if a row did, at the end."""
+    """Time the cases and append their rows to `out`; ValueError if a check fails, or if a row did, at the end.
+
+    `wanted` are the implementations. `only` says which of them, or which forms of one, are timed of each case, if not
+    all are.
+    """
     if not seconds > 0:
         raise ValueError(f"--seconds must be above 0, not {seconds}")
     for case in cases:
@@ -48,18 +53,22 @@ def run_bench(
         raise ValueError(f"the benchmark knows how to time cpu and cuda, not {place.type!r}")
     if out.exists():
         read_rows(out)  # so that a file of another kind is refused before the work, not after it
+    if only is not None and not wanted:
+        wanted = list(dict.fromkeys(base_name(name) for case in cases for name in only[case]))
     chosen, skipped = implementations(wanted, place)
     for line in skipped:
         console.print(line, markup=False)  # it may name emcaps[numba]
+    timed = {case: [each for each in chosen if only is None or each.is_named(only[case])] for case in cases}
     with _current(place), _precision(tf32):
-        _check_all(cases, [each for each in chosen if each.name.startswith((FUSED, BFLOAT16))], place, console)
+        _check_all(timed, place, console)
         conditions = Conditions(place, tf32, measure_ceilings(place), environment(place))
         console.print(_conditions_line(conditions), markup=False)
         rows = []
-        with screen(console, len(cases) * len(chosen)) as shown:
-            for case in cases:
-                shown.heading(case)
-                for implementation in chosen:
+        with screen(console, sum(map(len, timed.values()))) as shown:
+            for case, forms in timed.items():
+                if forms:
+                    shown.heading(case)
+                for implementation in forms:
                     shown.announce(implementation.name)
                     row = time_row(case, implementation, conditions, seconds)
                     append_row(out, row)
@@ -67,6 +76,8 @@ def run_bench(
                     rows.append(row)
     if len(chosen) > 1:
         console.print(comparison_table(rows))
+    if any(map(floor_cells, rows)):
+        console.print(floor_table(rows))
     console.print(f"rows: {out}", markup=False)
     failed = [row for row in rows if row.status.startswith(ERROR)]
     if failed:
@@ -86,13 +97,15 @@ def time_row(case: Case, implementation: Implementation, conditions: Conditions,
             timing = _measure(case, implementation, device, seconds)
     except Exception as error:
         status = OUT_OF_MEMORY if is_out_of_memory(error) else f"{ERROR}: {_short(error)}"
+    if implementation.compiled:
+        torch.compiler.reset()  # the graphs that it captured hold memory, which would count as the next row's
     return make_row(case, implementation, status, timing, conditions)
 
 
 def _measure(case: Case, implementation: Implementation, device: torch.device, seconds: float) -> Timing:
     with _threads(implementation.threads):
         return measure(
-            lambda: build_work(case, implementation, device), device, seconds, captured=implementation.captured
+            lambda: build_work(case, implementation, device), device, seconds, captured=implementation.keeps_graphs
         )
 
 
@@ -109,13 +122,17 @@ def is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def _check_all(cases: Sequence[Case], fused: Sequence[Implementation], device: torch.device, console: Console) -> None:
-    checks: list[Check] = []
-    if not fused:
+def _check_all(timed: Mapping[Case, Sequence[Implementation]], device: torch.device, console: Console) -> None:
+    to_check: dict[Case, list[Implementation]] = {}
+    for case, forms in timed.items():
+        found = to_check.setdefault(checked_case(case), [])
+        found += [each for each in forms if each.checked and each not in found]
+    to_check = {case: found for case, found in to_check.items() if found}
+    if not to_check:
         return
-    to_check = checked_cases(cases)
+    checks: list[Check] = []
     with counting_bar("checking", "networks") as on_progress:
-        for done, case in enumerate(to_check, start=1):
+        for done, (case, fused) in enumerate(to_check.items(), start=1):
             _clean(device)
             try:
                 checks += check(case, fused, device)

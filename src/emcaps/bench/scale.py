@@ -15,8 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from emcaps.bench.cases import BACKWARD, STEP, Case, preset_types
-from emcaps.bench.implementations import FUSED_GRAPH
+from emcaps.bench.cases import BACKWARD, FUSED_GRAPH, STEP, Case, preset_types
 from emcaps.bench.rows import Row, newest
 
 SIZE = 32

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from emcaps.bench.cases import Case
-from emcaps.bench.implementations import NAMES
+from emcaps.bench.cases import NAMES, Case
 from emcaps.bench.rows import Row
 from emcaps.bench.tables import milliseconds
 

@@ -9,14 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from emcaps.bench.agreement import Check
-from emcaps.bench.cases import Case, suite
-from emcaps.bench.implementations import COMPILED, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE
+from emcaps.bench.cases import COMPILED, FORWARD, FUSED, FUSED_GRAPH, NAMES, PLAIN, REFERENCE, Case, suite
+from emcaps.bench.floors import floor_of
 from emcaps.bench.rows import OK, OUT_OF_MEMORY, Row, newest
 from emcaps.report.markdown import markdown_table
 from emcaps.report.tables import plain_table
 
 SLOW = (PLAIN, REFERENCE, COMPILED)
 """The implementations that the fused one is compared with."""
+FLOOR_TITLES = ("ms", "share\n%", "bytes\nMB", "edges\nMB", "floor\nms", "over\nfloor")
+"""Of the columns of numbers: see floors.Floor."""
 
 
 class Comparison(NamedTuple):
@@ -78,13 +80,48 @@ def comparison_table(rows: Iterable[Row]) -> Table:
         table.add_column(column, justify="right", min_width=max(map(len, column.split())))
     for comparison in comparisons:
         cells = _cells(comparison, names)
-        short = str(comparison.case).replace("iterations", "it").replace("iteration", "it")
-        table.add_row(short, comparison.case.what, *cells)
+        table.add_row(_short(comparison.case), comparison.case.what, *cells)
     return table
 
 
-def markdown_headline(rows: Sequence[Row]) -> str:
-    """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions."""
+def floor_table(rows: Iterable[Row]) -> Table:
+    """The fused rows beside the machine's limits, for the terminal."""
+    table = plain_table("Share of the arithmetic ceiling, bytes and edge numbers, least time")
+    table.collapse_padding = True  # so that 80 columns suffice
+    table.add_column("case")
+    table.add_column("what", max_width=8, overflow="fold")  # as long as "forward+"
+    table.add_column("by", max_width=6)
+    for column in FLOOR_TITLES:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        if cells := floor_cells(row):
+            table.add_row(_short(row.case), row.what, row.implementation, *cells)
+    return table
+
+
+def floor_cells(row: Row) -> tuple[str, ...]:
+    """The numbers below FLOOR_TITLES; none of a row that is not shown there."""
+    found = floor_of(row)
+    if found is None or row.median_ms is None or row.implementation not in (FUSED, FUSED_GRAPH):
+        return ()
+    if row.routing != "triton" or row.what == FORWARD:
+        return ()
+    return (
+        milliseconds(row.median_ms),
+        f"{100 * found.share:.1f}",
+        f"{found.megabytes:,.0f}",
+        f"{found.edge_megabytes:,.0f}",
+        milliseconds(found.milliseconds),
+        f"{found.times:.1f}",
+    )
+
+
+def markdown_headline(rows: Sequence[Row], shown: Sequence[str] = NAMES) -> str:
+    """The headline's cases, or all cases if none of those was timed, and below the table the machine and versions.
+
+    `shown` are the implementations that have a column, if they were timed.
+    """
+    rows = [row for row in rows if row.implementation in shown]
     comparisons = headline(rows) or compare(rows)
     if not comparisons:
         raise ValueError("the table has no rows: run `emcaps bench` first")
@@ -103,6 +140,10 @@ def milliseconds(value: float) -> str:
 
 def ratio(value: float) -> str:
     return f"{value:.0f}x" if value >= 10 else f"{value:.1f}x"
+
+
+def _short(case: Case) -> str:
+    return str(case).replace("iterations", "it").replace("iteration", "it")
 
 
 def _names(comparisons: Sequence[Comparison]) -> list[str]:

@@ -5,20 +5,23 @@ Dims: B batch; C channels; H, W image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from emcaps.bench.capture import capture
 from emcaps.bench.cases import CHANNELS, FORWARD, STEP, Case
-from emcaps.bench.implementations import Implementation
+from emcaps.bench.implementations import Implementation, graphed_maker
 from emcaps.bench.timing import Work
 from emcaps.bench.training_step import training_step
 from emcaps.nn import MatrixCapsNet, spread_loss
+from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import spread_margin
 
 MARGIN = spread_margin(0)
+Run = Callable[[Tensor], RoutingOutput]
+"""A network, or what runs it."""
 BORDER = 16
 """How many pixels training cuts off along each axis, as from 48x48 images to 32x32 crops."""
 
@@ -29,8 +32,10 @@ def build_work(case: Case, implementation: Implementation, device: torch.device)
     network = MatrixCapsNet(case.config(implementation.routing), CHANNELS).to(device)
     if implementation.compiled:
         torch.compiler.reset()  # otherwise each further shape counts towards a limit
-        network.compile(fullgraph=True, dynamic=False)
+        network.compile(fullgraph=True, dynamic=False, mode=implementation.mode)
     if case.what == STEP:
+        if implementation.graphed:
+            raise ValueError(f"{implementation.name} is not timed as a {STEP}: name another --what")
         images, labels = resident_images(case, device)
         return training_step(
             network,
@@ -41,29 +46,36 @@ def build_work(case: Case, implementation: Implementation, device: torch.device)
             captured=implementation.captured,
             autocast=implementation.autocast,
         )
-    inputs = random_inputs(case.batch, case.size, network.config.classes, device)
-    work = (forward if case.what == FORWARD else forward_backward)(network, *inputs, implementation.autocast)
+    images, labels = random_inputs(case.batch, case.size, network.config.classes, device)
+    if case.what == FORWARD:
+        network.eval()
+    parameters = list(network.parameters())
+    run: Run = network
+    if implementation.graphed:
+        make = graphed_maker()
+        assert make is not None, "implementations() leaves it out"
+        run = make(network, images)
+    if case.what == FORWARD:
+        work: Work = forward(run, images, implementation.autocast)
+    else:
+        work = forward_backward(run, parameters, images, labels, implementation.autocast)
     return capture(work, device).replay if implementation.captured else work
 
 
-def forward(network: MatrixCapsNet, images: Tensor, _labels: Tensor, autocast: bool = False) -> Work:
-    network.eval()
-
+def forward(run: Run, images: Tensor, autocast: bool = False) -> Work:
     def work() -> object:
         with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
-            return network(images)
+            return run(images)
 
     return work
 
 
 def forward_backward(
-    network: MatrixCapsNet, images: Tensor, labels: Tensor, autocast: bool = False
+    run: Run, parameters: Sequence[Tensor], images: Tensor, labels: Tensor, autocast: bool = False
 ) -> Callable[[], tuple[Tensor, ...]]:
-    parameters = list(network.parameters())
-
     def work() -> tuple[Tensor, ...]:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=autocast):
-            loss = spread_loss(network(images).activation, labels, MARGIN)
+            loss = spread_loss(run(images).activation, labels, MARGIN)
         return torch.autograd.grad(loss, parameters)
 
     return work

@@ -114,6 +114,8 @@ app.command(
         "emcaps bench --network full --batch 16 --batch 64 --iterations 3 --what forward --impl fused",
         "emcaps bench --plot runs/bench/headline.csv --out bench.svg",
         "emcaps bench --table runs/bench/headline.csv",
+        "emcaps bench --suite pages --out runs/bench/pages.csv",
+        "emcaps bench --profile --network small --iterations 2",
     )
 )(bench)
 app.command(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.bench.cases import IMPLEMENTATIONS, NETWORKS, SUITES, TASKS, choose_cases
+from emcaps.bench.cases import BACKWARD, IMPLEMENTATIONS, NETWORKS, SUITES, TASKS, choose_cases, page_rows
 from emcaps.cli.shared import DeviceOption, interruption, wide_console
 
 
@@ -31,7 +31,8 @@ def bench(
         typer.Option(
             "--impl",
             help=f"{', '.join(IMPLEMENTATIONS)}; may be repeated (default: the first three). "
-            "plain is the reference on a CPU in a process that does not keep freed memory.",
+            "compiled is the reference by torch.compile, graphed the fused layers by emcaps.nn.graphed, fused+compile "
+            "torch.compile around them, and plain the reference on a CPU in a process that does not keep freed memory.",
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time to spend on the repeats of a row.")] = 0.5,
@@ -43,10 +44,17 @@ def bench(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the rows of this CSV instead of timing.")] = None,
     table: Annotated[Path | None, typer.Option(help="Print this CSV's headline as Markdown instead of timing.")] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Show time and issue slots by kernel, as NVIDIA's ncu counts them, instead of timing."
+        ),
+    ] = False,
 ) -> None:
     """Check the fast implementations against the definition, then time them beside it.
 
-    A suite is a list of cases. Without --suite, --network, --batch, --iterations, --size and --types make a grid.
+    A suite is a list of cases. Without --suite, --network, --batch, --iterations, --size and --types make a grid. The
+    suite "pages" has the rows that the documentation shows, each with the implementations that it shows.
     """
     if plot is not None or table is not None:
         from emcaps.bench.plots import draw_rows
@@ -66,10 +74,18 @@ def bench(
         from emcaps.train.device import pick_device
 
         suite = "quick" if pick_device(device).type == "cpu" else "headline"
+    if profile:
+        from emcaps.bench.profiler import run_profile
+        from emcaps.train.device import pick_device
+
+        run_profile(choose_cases(suite, chosen, tasks or (BACKWARD,)), wide_console(), pick_device(device))
+        return
     cases = choose_cases(suite, chosen, tasks or ())
+
+    only = page_rows() if suite == "pages" else None
 
     from emcaps.bench.run import run_bench
 
     out = out or Path("runs") / "bench" / f"{suite or 'grid'}.csv"
     with interruption(f"the rows that are done are in {out}"):
-        run_bench(cases, impls or (), out, wide_console(), device=device, seconds=seconds, tf32=tf32)
+        run_bench(cases, impls or (), out, wide_console(), device=device, seconds=seconds, tf32=tf32, only=only)

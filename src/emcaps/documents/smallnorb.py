@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from emcaps.bench.cases import STEP, Case
-from emcaps.bench.implementations import FUSED_GRAPH
+from emcaps.bench.cases import FUSED_GRAPH, STEP, Case
 from emcaps.bench.rows import newest
 from emcaps.documents.recorded import bench_rows, table2_records
 from emcaps.experiments.records import Record

@@ -1,51 +1,111 @@
-"""The page on speed: what `emcaps bench` recorded on one H200 and on two CPU cores."""
+"""The page on speed: what `emcaps bench` recorded on one H200 and on two CPU cores.
+
+A GPU's row that was not timed is a dash, and a line of a table without any time is left out.
+"""
 
 from __future__ import annotations
 
-from emcaps.bench.cases import BACKWARD, FORWARD, STEP, Case
-from emcaps.bench.implementations import (
+from collections.abc import Iterable
+
+from emcaps.bench.cases import (
+    BACKWARD,
     BFLOAT16_GRAPH,
+    COMPILED,
+    FORWARD,
     FUSED,
+    FUSED_COMPILED,
     FUSED_GRAPH,
     FUSED_ONE_THREAD,
+    GRAPHED,
+    HEADLINE,
     PLAIN,
     REFERENCE,
+    STEP,
+    SWEPT,
+    Case,
+    preset_types,
 )
+from emcaps.bench.floors import floor_of
 from emcaps.bench.rows import Row, newest
-from emcaps.bench.tables import markdown_headline, milliseconds, ratio
-from emcaps.config import preset
+from emcaps.bench.tables import floor_cells, markdown_headline, milliseconds, ratio
 from emcaps.documents.recorded import bench_rows
 from emcaps.report.markdown import markdown_table
 
 SIZE = 32
 """Side of the images."""
+COLUMNS = (REFERENCE, COMPILED, FUSED, FUSED_GRAPH)
+"""The implementations that the first table and the picture compare."""
 
 
 def gpu(_results: str) -> str:
-    return markdown_headline(bench_rows("h200"))
+    return markdown_headline(bench_rows("h200"), COLUMNS)
+
+
+def gpu_loops(_results: str) -> str:
+    """What a training loop sees: forward and backward by the ways of running the fused layers, and the alternative."""
+    columns = {
+        "plain loop, ms": FUSED,
+        "emcaps.nn.graphed, ms": GRAPHED,
+        "torch.compile around the layers, ms": FUSED_COMPILED,
+        "all replayed, ms": FUSED_GRAPH,
+        "torch.compile of the reference, ms": COMPILED,
+    }
+    cases = [_case(network, 64, iterations, BACKWARD) for network, iterations in HEADLINE]
+    lines = [(str(case), *(_ms(_timed("h200", case, name)) for name in columns.values())) for case in cases]
+    return markdown_table((BACKWARD, *columns), _known(lines))
 
 
 def gpu_throughput(_results: str) -> str:
-    """Images a second and memory of the training step that is replayed as one CUDA graph."""
+    """Images a second of a training step and of an evaluation, each replayed as one CUDA graph, and memory."""
     lines = []
-    for case in (_case("small", 64, 2, STEP), _case("small", 4096, 2, STEP), _case("full", 64, 3, STEP)):
-        row, reference = _row("h200", case, FUSED_GRAPH), newest(bench_rows("h200")).get((case, REFERENCE))
-        lines.append((str(case), f"{row.images_per_s:,.0f}", _mib(row), _mib(reference)))
-    return markdown_table(("training step", "images/s", "GPU memory, MiB", "of the reference, MiB"), lines)
+    for network, iterations in SWEPT:
+        for batch in (64, 1024, 4096):
+            training, evaluation = (_case(network, batch, iterations, what) for what in (STEP, FORWARD))
+            step = _timed("h200", training, FUSED_GRAPH)
+            speeds = (_images(step), _images(_timed("h200", evaluation, FUSED_GRAPH)))
+            lines.append((str(training), *speeds, _mib(step), _mib(_timed("h200", training, REFERENCE))))
+    header = (
+        "replayed graph",
+        "training, images/s",
+        "evaluation, images/s",
+        "GPU memory in training, MiB",
+        "of the reference, MiB",
+    )
+    return markdown_table(header, _known(lines))
 
 
 def gpu_one_image(_results: str) -> str:
-    case = _case("small", 1, 2, BACKWARD)
-    cells = [_ms(_row("h200", case, name)) for name in (FUSED_GRAPH, FUSED, REFERENCE)]
-    header = ("forward+backward", "replayed graph, ms", "launched kernel by kernel, ms", "reference, ms")
-    return markdown_table(header, [(str(case), *cells)])
+    cases = [_case("small", 1, 2, what) for what in (FORWARD, BACKWARD)]
+    names = (FUSED_GRAPH, FUSED, REFERENCE)
+    lines = [(case.what, *(_ms(_timed("h200", case, name)) for name in names)) for case in cases]
+    header = ("one image", "replayed graph, ms", "launched kernel by kernel, ms", "reference, ms")
+    return markdown_table(header, _known(lines))
+
+
+def gpu_floor(_results: str) -> str:
+    """The replayed rows of the headline that have gradients, beside what the machine allows."""
+    cases = [_case(network, 64, iterations, what) for network, iterations in HEADLINE for what in (BACKWARD, STEP)]
+    found = {case: _timed("h200", case, FUSED_GRAPH) for case in cases}
+    lines = [(str(case), case.what, *floor_cells(row)) for case, row in found.items() if row is not None]
+    header = (
+        "network",
+        "what",
+        "ms",
+        "share of arithmetic, %",
+        "fewest bytes, MB",
+        "edge numbers, MB",
+        "floor, ms",
+        "time over floor",
+    )
+    return markdown_table(header, lines, left=(0, 1))
 
 
 def bf16(_results: str) -> str:
-    lines = []
-    for case in (_case("small", 64, 2, BACKWARD), _case("full", 64, 2, BACKWARD)):
-        lines.append((str(case), *(_ms(_row("h200-bf16", case, name)) for name in (FUSED_GRAPH, BFLOAT16_GRAPH))))
-    return markdown_table(("forward+backward, replayed graph", "float32, ms", "bfloat16, ms"), lines)
+    cases = [_case(network, 64, 2, BACKWARD) for network in ("small", "full")]
+    together = all(_timed("h200", case, BFLOAT16_GRAPH) for case in cases)
+    file = "h200" if together else "h200-bf16"
+    lines = [(str(case), *(_ms(_timed(file, case, name)) for name in (FUSED_GRAPH, BFLOAT16_GRAPH))) for case in cases]
+    return markdown_table(("forward+backward, replayed graph", "float32, ms", "bfloat16, ms"), _known(lines))
 
 
 def cpu(_results: str) -> str:
@@ -79,28 +139,41 @@ def cpu_facts(_results: str) -> str:
         (one, FUSED_ONE_THREAD, "fused, one core"),
     ):
         row = _row("cpu", case, name)
-        share = f"{100 * (row.share_of_ceiling or 0):.0f}"
-        lines.append(
-            (f"batch {case.batch}, {case.what}", label, _ms(row), f"{row.images_per_s:,.0f}", share, _mib(row))
-        )
+        floor = floor_of(row)
+        share = "-" if floor is None else f"{100 * floor.share:.0f}"
+        lines.append((f"batch {case.batch}, {case.what}", label, _ms(row), _images(row), share, _mib(row)))
     header = ("what", "implementation", "ms", "images/s", "share of the cores' arithmetic, %", "process grows by, MiB")
     return markdown_table(header, lines, left=(0, 1))
 
 
 def _case(network: str, batch: int, iterations: int, what: str) -> Case:
-    return Case(network, preset(network).network.conv1_types, SIZE, batch, iterations, what)
+    return Case(network, preset_types(network), SIZE, batch, iterations, what)
+
+
+def _timed(file: str, case: Case, implementation: str) -> Row | None:
+    """The newest row, if it has a time."""
+    found = newest(bench_rows(file)).get((case, implementation))
+    return None if found is None or found.median_ms is None else found
 
 
 def _row(file: str, case: Case, implementation: str) -> Row:
-    found = newest(bench_rows(file)).get((case, implementation))
-    if found is None or found.median_ms is None:
+    found = _timed(file, case, implementation)
+    if found is None:
         raise ValueError(f"results/bench/{file}.csv has no time of {case}, {case.what}, {implementation}: restore it")
     return found
 
 
-def _ms(row: Row) -> str:
-    assert row.median_ms is not None
-    return milliseconds(row.median_ms)
+def _known(lines: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The lines that have a figure after their name."""
+    return [line for line in lines if set(line[1:]) != {"-"}]
+
+
+def _ms(row: Row | None) -> str:
+    return "-" if row is None or row.median_ms is None else milliseconds(row.median_ms)
+
+
+def _images(row: Row | None) -> str:
+    return "-" if row is None or row.images_per_s is None else f"{row.images_per_s:,.0f}"
 
 
 def _mib(row: Row | None) -> str:
@@ -109,8 +182,10 @@ def _mib(row: Row | None) -> str:
 
 BLOCKS = {
     "gpu": gpu,
+    "gpu-loops": gpu_loops,
     "gpu-throughput": gpu_throughput,
     "gpu-one-image": gpu_one_image,
+    "gpu-floor": gpu_floor,
     "bf16": bf16,
     "cpu": cpu,
     "cpu-facts": cpu_facts,

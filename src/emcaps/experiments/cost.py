@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from emcaps.bench.cases import BACKWARD, STEP
-from emcaps.bench.implementations import FUSED_GRAPH
+from emcaps.bench.cases import BACKWARD, FUSED_GRAPH, STEP
 from emcaps.bench.rows import Row, read_rows
 from emcaps.config import RunConfig
 from emcaps.experiments.published import FIGURES
