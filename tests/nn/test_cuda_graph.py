@@ -158,7 +158,7 @@ def test_any_tensors_in_and_out(device):
             owner.zero_grad()
             output = each(several(device))
             assert not output["highest"].requires_grad
-            (output["result"].sum() + output["hidden"][1][0].square().sum()).backward()
+            (output["result"].square().sum() + output["hidden"][1][0].square().sum()).backward()
             flat = output["result"], output["highest"], output["hidden"][0], *output["hidden"][1]
             results.append([*flat, *owner.buffers(), *gradients_of(owner)])
         assert_same(*results)

@@ -44,9 +44,9 @@ BRANCHES = {
     "several slices": lambda layer: layer.parent_tile[0] > 1,
     "slices that go round": lambda layer: 1 < layer.parent_tile[0] < run_of(layer),
     "a last step partly filled": lambda layer: run_of(layer) % layer.parent_tile[0] != 0,
-    "one parent tile": lambda layer: layer.parent_types <= math.prod(layer.parent_tile[1:]),
-    "several parent tiles": lambda layer: layer.parent_types > math.prod(layer.parent_tile[1:]),
-    "a parent tile partly filled": lambda layer: layer.parent_types % math.prod(layer.parent_tile[1:]) != 0,
+    "one parent tile": lambda layer: layer.parent_types <= layer.parent_tile[1],
+    "several parent tiles": lambda layer: layer.parent_types > layer.parent_tile[1],
+    "a parent tile partly filled": lambda layer: layer.parent_types % layer.parent_tile[1] != 0,
     "shared matrices": lambda layer: layer.shared,
     "types compete": lambda layer: layer.by_position,
 }
@@ -88,16 +88,16 @@ TINY = {
         batch=33, grid=(1, 2), iterations=2,
     ),
     "more parent types than a tile": conv(
-        "several parent tiles", "a parent tile partly filled", "an edge tile partly filled", grid=(1, 1), kernel=(1, 1), children=4, parents=5,
-        iterations=2,
+        "several parent tiles", "a parent tile partly filled", "an edge tile partly filled", grid=(1, 1), kernel=(1, 1),
+        children=4, parents=5, iterations=2,
     ),
     "no padding": conv(
-        "one parent tile", "no padded types", "one child tile", "one edge tile", batch=2, grid=(1, 2), children=4, parents=2,
-        iterations=2, final_lambda=3.0,
+        "one parent tile", "no padded types", "one child tile", "one edge tile", batch=2, grid=(1, 2), children=4,
+        parents=2, iterations=2, final_lambda=3.0,
     ),
     "more child types than a tile": conv(
-        "several child tiles", "several edge tiles", "padded types", batch=33, grid=(2, 1), kernel=(2, 1), children=9, parents=2,
-        iterations=2,
+        "several child tiles", "several edge tiles", "padded types", batch=33, grid=(2, 1), kernel=(2, 1), children=9,
+        parents=2, iterations=2,
     ),
     "class": class_("several slices", "padded types", batch=3, grid=(2, 1), children=3, parents=2, iterations=3),
     "class, more children than slices": class_(

@@ -42,7 +42,7 @@ def test_child_types_are_padded_to_whole_tiles(kind):
 def test_tiles_are_powers_of_2(kind):
     """Triton allows no others, and no tile is larger than a block of threads can hold."""
     for layer in layers(kind):
-        slices, parents, _ = layer.parent_tile
+        slices, parents = layer.parent_tile
         tiles = *layer.parent_tile, *layer.gradient_tile, *layer.edge_tile
         assert all(map(is_power_of_2, (*tiles, layer.parent_warps, layer.gradient_warps)))
         assert layer.parent_types <= layer.edge_tile[1]

@@ -8,6 +8,7 @@ from torch.autograd import forward_ad
 from emcaps import RoutingOutput, class_routing, conv_routing
 from emcaps.nn import ClassCaps, ConvCaps
 from emcaps.routing.operators import KernelSettings
+from emcaps.routing.triton_kernels import operators
 from emcaps.routing.triton_kernels.operators import fused_routing, route, route_and_keep, route_backward
 from routing.cases import Inputs, class_inputs, conv_inputs, outputs_and_gradients, with_gradients
 from routing.compare import assert_close
@@ -42,7 +43,7 @@ def test_route_backward_is_a_well_formed_operator(device):
     inputs = Inputs(*(tensor.to(device) for tensor in conv_inputs(1, (1, 2), (1, 2), child_types=2, parent_types=2)))
     pose, activation, *kept = route_and_keep(*inputs, [1, 1], False, 1, 1.0, 1e-4, 1.0)
     shapes = list(inputs.pose.shape), list(inputs.weight.shape)
-    arguments = (torch.ones_like(pose), torch.ones_like(activation), *kept, *shapes, [1, 1], False, 1.0, 1.0)
+    arguments = (torch.ones_like(pose), torch.ones_like(activation), *kept, *shapes, [1, 1], False, 1, 1.0, 1.0)
     torch.library.opcheck(route_backward, arguments, test_utils=CHECKS)
 
 
@@ -203,3 +204,18 @@ def test_a_forward_derivative_is_refused(device):
             conv_routing(dual, *others, iterations=1, impl="triton")
         output = conv_routing(dual, *others, iterations=1)  # "auto" leaves it to the reference
         assert forward_ad.unpack_dual(output.pose).tangent is not None
+
+
+@pytest.mark.parametrize("routing", [conv_routing, class_routing])
+def test_images_in_chunks_give_the_same_bits(routing, device, monkeypatch):
+    """Without gradients a large batch is routed a few images at a time: here one block of 32, or of 4, and the rest."""
+    shapes = {"child_types": 2, "parent_types": 2}
+    inputs = conv_inputs(34, (1, 2), (1, 2), **shapes) if routing is conv_routing else class_inputs(6, (1, 1), **shapes)
+    whole = on(device, routing)(*inputs, impl="triton", iterations=2)
+    monkeypatch.setattr(operators, "MOST_NUMBERS", 1)
+    runs = []
+    monkeypatch.setattr(operators, "_run", lambda *given, run=operators._run: runs.append(len(given[0])) or run(*given))
+    chunked = on(device, routing)(*inputs, impl="triton", iterations=2)
+    assert runs == ([32, 2] if routing is conv_routing else [4, 2])
+    for one, other in zip(chunked, whole, strict=True):
+        assert torch.equal(one, other)

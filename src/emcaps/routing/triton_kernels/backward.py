@@ -7,20 +7,20 @@ brackets are the equations of README.md in this folder.
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import EPSILON, inverse, placed, scaled, share_gradient, votes, zeros
+from emcaps.routing.triton_kernels.edge import EPSILON, inverse, placed, scaled, share_gradient, votes, zero_matrix
 from emcaps.routing.triton_kernels.forward import added, by_slice, merge_slices
 from emcaps.routing.triton_kernels.indices import (
     SIZES,
+    children_of_slices,
     parents_of_program,
     readers,
     rows_of_program,
-    run_of_children,
     slots_of_program,
 )
 from emcaps.routing.triton_kernels.memory import (
     load_four,
     load_matrix,
-    prefetch_child,
+    prefetch_edges,
     store_four,
     store_matrix,
     store_sums_over_lanes,
@@ -121,7 +121,6 @@ def parent_gradient(
     LAST: tl.constexpr,
     SLICES: tl.constexpr,
     PARENTS: tl.constexpr,
-    EACH: tl.constexpr,
     BB: tl.constexpr,
 ):
     """Compute an iteration's adjoint records, (8) to (10), then the gradients D_ij of its shares (11).
@@ -131,131 +130,120 @@ def parent_gradient(
     input_gradient computes them. The rows of the tile are those of m_step.
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS * EACH)
-    slice, parents = rows_of_program(first_parent, O, SLICES, PARENTS, EACH)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
+    slice, parent = rows_of_program(first_parent, O, SLICES, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
-    poses = pose_pointer + ((block * H + v * stride_y) * W + u * stride_x) * (C * 16 * BB)
-    first_edge = position * (KH * KW * C * O * BB)
-    count = KW * C  # in memory the children of a row of the window are one run
-
-    if not LAST:
-        mean = ()
-        for p in tl.static_range(EACH):
-            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
-            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-        joint_sum = zeros(EACH, SLICES * PARENTS, BB, DTYPE)
-        first_moment = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
-        second_moment = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+    window = ((block * H + v * stride_y) * W + u * stride_x) * C
+    first_edge = position * (KH * KW * C * O * BB) + parent * BB + lane
+    count = KW * C  # the children of a row of the window, which lie side by side in memory: a run
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
+    known = o < O
+    o = tl.minimum(o, O - 1)
+    record = record_pointer + (position * O + o) * (RECORD * BB) + fours
+    _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
+    mean_gradient = ()
+    variance_gradient = ()
+    if LAST:
+        image = block * BB + lane
+        output = (image * (OH * OW) + position % (OH * OW)) * O + o
+        valid = image < B
+        for h in tl.static_range(16):
+            value = tl.load(pose_gradient_pointer + output * 16 + h, mask=valid, other=0.0).to(DTYPE)
+            mean_gradient = mean_gradient + (value,)
+        variance_gradient = zero_matrix(PARENTS, BB, DTYPE)
+        activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
+        logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
+    else:
+        own_record = record_pointer + (position * O + parent) * (RECORD * BB) + fours
+        mean = load_matrix(own_record + field(MEAN, BB), 4 * BB, DTYPE)
+        joint_sum = tl.zeros((SLICES * PARENTS, BB), DTYPE)
+        first_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+        second_moment = zero_matrix(SLICES * PARENTS, BB, DTYPE)
         for ky in range(KH):
-            run = ky * (W * C)
-            edges = joint_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
-            for n in range(0, count, SLICES):
-                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
-                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
-                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
-                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
-                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
-                new_sum = ()
+            poses = pose_pointer + (window + ky * W * C) * (16 * BB) + fours
+            weights = weight_pointer + (0 if SHARED else ky * count * O * 16) + parent * 16
+            edges = joint_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB)
+            next_child, matrix = children_of_slices(0, slice, C, count, SHARED, SLICES)
+            next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+            next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+            next_gradient = tl.load(edges + next_child * (O * BB))
+            for n in tl.range(0, count, SLICES, loop_unroll_factor=2):
+                child = next_child
+                pose = next_pose
+                weight = next_weight
+                joint_gradient = next_gradient
+                # Load the next children while these are processed.
+                next_child, matrix = children_of_slices(n + SLICES, slice, C, count, SHARED, SLICES)
+                next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+                next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+                next_gradient = tl.load(edges + next_child * (O * BB))
+                vote = votes(pose, weight)
+                if SHARED:
+                    vote = placed(vote, child // C, rows, columns)
+                    joint_gradient = tl.where(n + slice < count, joint_gradient, 0.0)
+                joint_sum += joint_gradient
                 new_first = ()
                 new_second = ()
-                for p in tl.static_range(EACH):
-                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
-                    joint_gradient = tl.load(edges + (child * O + parents[p]) * BB)
-                    vote = votes(pose, weight)
-                    if SHARED:
-                        vote = placed(vote, child // C, rows, columns)
-                        joint_gradient = tl.where(n + slice < count, joint_gradient, 0.0)
-                    new_sum = new_sum + (joint_sum[p] + joint_gradient,)
-                    for h in tl.static_range(16):
-                        difference = vote[h] - mean[16 * p + h]
-                        pull = joint_gradient * difference
-                        new_first = new_first + (first_moment[16 * p + h] + pull,)
-                        new_second = new_second + (second_moment[16 * p + h] + pull * difference,)
-                joint_sum = new_sum
+                for h in tl.static_range(16):
+                    difference = vote[h] - mean[h]
+                    pull = joint_gradient * difference
+                    new_first = new_first + (first_moment[h] + pull,)
+                    new_second = new_second + (second_moment[h] + pull * difference,)
                 first_moment = new_first
                 second_moment = new_second
-    for p in tl.static_range(EACH):
-        o = first_parent + tl.arange(0, PARENTS)[:, None] * EACH + p
-        known = o < O
-        o = tl.minimum(o, O - 1)
-        record = record_pointer + (position * O + o) * (RECORD * BB) + fours
-        _, _, logit, _ = load_four(record + field(LOG_PEAK, BB), DTYPE)
-        mean_gradient = ()
-        variance_gradient = ()
-        if LAST:
-            image = block * BB + lane
-            output = (image * (OH * OW) + position % (OH * OW)) * O + o
-            valid = image < B
-            for h in tl.static_range(16):
-                value = tl.load(pose_gradient_pointer + output * 16 + h, mask=valid, other=0.0).to(DTYPE)
-                mean_gradient = mean_gradient + (value,)
-            variance_gradient = zeros(16, PARENTS, BB, DTYPE)
-            activation_gradient = tl.load(activation_gradient_pointer + output, mask=valid, other=0.0).to(DTYPE)
-            logit_gradient = activation_gradient * tl.sigmoid(logit) * tl.sigmoid(-logit)
-        else:
-            total = merge_slices(joint_sum[p], SLICES, PARENTS, BB)
-            precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
-            for row in tl.static_range(4):
-                firsts = first_moment[16 * p + 4 * row : 16 * p + 4 * row + 4]
-                seconds = second_moment[16 * p + 4 * row : 16 * p + 4 * row + 4]
-                first = tl.reduce(by_slice(firsts, SLICES, PARENTS, BB), 0, added)
-                second = tl.reduce(by_slice(seconds, SLICES, PARENTS, BB), 0, added)
-                for k in tl.static_range(4):
-                    precision_h = precision[4 * row + k]
-                    mean_gradient = mean_gradient + (precision_h * first[k],)
-                    variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
-            logit_gradient = total * tl.sigmoid(-logit)
-        store_adjoint(
-            adjoint_pointer + (position * O + o) * (ADJOINT * BB) + fours,
-            beta_gradient_pointer + o * beta_step + position,
-            beta_step * O,
-            record,
-            mean_gradient,
-            variance_gradient,
-            logit_gradient,
-            routing_lambda,
-            data_unit,
-            known,
-            BB,
-            DTYPE,
-        )
-
+        total = merge_slices(joint_sum, SLICES, PARENTS, BB)
+        precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+        for row in tl.static_range(4):
+            first = tl.reduce(by_slice(first_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
+            second = tl.reduce(by_slice(second_moment[4 * row : 4 * row + 4], SLICES, PARENTS, BB), 0, added)
+            for k in tl.static_range(4):
+                precision_h = precision[4 * row + k]
+                mean_gradient = mean_gradient + (precision_h * first[k],)
+                variance_gradient = variance_gradient + (0.5 * precision_h * (precision_h * second[k] - total),)
+        logit_gradient = total * tl.sigmoid(-logit)
+    store_adjoint(
+        adjoint_pointer + (position * O + o) * (ADJOINT * BB) + fours,
+        beta_gradient_pointer + o * beta_step + position,
+        beta_step * O,
+        record,
+        mean_gradient,
+        variance_gradient,
+        logit_gradient,
+        routing_lambda,
+        data_unit,
+        known,
+        BB,
+        DTYPE,
+    )
     if not FIRST:
         tl.debug_barrier()  # from here on all slices read what was stored for their parents
-        mean = ()
-        quadratic = ()
-        linear = ()
-        constants = ()
-        for p in tl.static_range(EACH):
-            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
-            adjoint = adjoint_pointer + (position * O + parents[p]) * (ADJOINT * BB) + fours
-            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-            quadratic = quadratic + load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
-            linear = linear + load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
-            constants = constants + (load_field(adjoint, CONSTANT, BB, DTYPE),)
+        own_record = record_pointer + (position * O + parent) * (RECORD * BB) + fours
+        adjoint = adjoint_pointer + (position * O + parent) * (ADJOINT * BB) + fours
+        mean = load_matrix(own_record + field(MEAN, BB), 4 * BB, DTYPE)
+        quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
+        linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
+        constant = load_field(adjoint, CONSTANT, BB, DTYPE)
+        poses = pose_pointer + window * (16 * BB)
         for ky in range(KH):
             run = ky * (W * C)
-            edges = share_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
-            for n in range(0, count, SLICES):
-                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
-                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
-                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
-                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
-                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
-                for p in tl.static_range(EACH):
-                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
-                    vote = votes(pose, weight)
-                    if SHARED:
-                        vote = placed(vote, child // C, rows, columns)
-                    found = share_gradient(
-                        vote,
-                        mean[16 * p : 16 * p + 16],
-                        quadratic[16 * p : 16 * p + 16],
-                        linear[16 * p : 16 * p + 16],
-                        constants[p],
-                    )
-                    tl.store(edges + (child * O + parents[p]) * BB, found)
+            first_matrix = 0 if SHARED else ky * count
+            edges = share_gradient_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB)
+            next_child, matrix = children_of_slices(0, slice, C, count, SHARED, SLICES)
+            next_pose = load_matrix(poses + (run + next_child) * (16 * BB) + fours, 4 * BB, DTYPE)
+            next_weight = load_matrix(weight_pointer + ((first_matrix + matrix) * O + parent) * 16, 4, DTYPE)
+            for n in tl.range(0, count, SLICES, loop_unroll_factor=2):
+                child = next_child
+                pose = next_pose
+                weight = next_weight
+                next_child, matrix = children_of_slices(n + SLICES, slice, C, count, SHARED, SLICES)
+                next_pose = load_matrix(poses + (run + next_child) * (16 * BB) + fours, 4 * BB, DTYPE)
+                next_weight = load_matrix(weight_pointer + ((first_matrix + matrix) * O + parent) * 16, 4, DTYPE)
+                vote = votes(pose, weight)
+                if SHARED:
+                    vote = placed(vote, child // C, rows, columns)
+                found = share_gradient(vote, mean, quadratic, linear, constant)
+                tl.store(edges + child * (O * BB), found)
 
 
 @triton.jit(
@@ -325,15 +313,26 @@ def input_gradient(
         pose = pose + load_matrix(pose_pointer + (child + c) * (16 * BB) + fours, 4 * BB, DTYPE)
         activation = activation + (tl.load(activation_pointer + (child + c) * BB + lane),)
         first_share = first_share + (tl.load(first_share_pointer + (child + c) * BB + lane),)
-        total = total + zeros(16, GROUPS, BB, DTYPE)
+        total = total + zero_matrix(GROUPS, BB, DTYPE)
         activation_total = activation_total + (tl.zeros((GROUPS, BB), DTYPE),)
     matrix = types if SHARED else (ky * KW + kx) * C + types
     weights = weight_pointer + matrix * (O * 16)
-    edges = (slot * C + types) * (O * BB) + lane
+    edges = (slot * C + types) * (O * BB)
     first_parent = position * O
     row_share = scaled(column // columns, rows, DTYPE)
     column_share = scaled(column % columns, columns, DTYPE)
 
+    prefetch_edges(
+        weights,
+        assignment_pointer + edges,
+        joint_gradient_pointer + edges,
+        edge_step,
+        lane,
+        O,
+        ITERATIONS,
+        CHILDREN,
+        BB,
+    )
     for o in range(O):
         following = first_parent + tl.minimum(o + 1, O - 1)
         for t in tl.static_range(ITERATIONS):
@@ -352,10 +351,10 @@ def input_gradient(
         constant = load_field(adjoint, CONSTANT, BB, DTYPE)
         for c in tl.static_range(CHILDREN):
             weight = weight + load_matrix(weights + (c * O + o) * 16, 4, DTYPE)
-            matrix_gradient = matrix_gradient + zeros(16, GROUPS, BB, DTYPE)
+            matrix_gradient = matrix_gradient + zero_matrix(GROUPS, BB, DTYPE)
             share_gradients = share_gradients + (constant,)
             for t in tl.static_range(1, ITERATIONS):
-                edge = edges + ((c * O + o) * BB + (t - 1) * edge_step)
+                edge = edges + ((c * O + o) * BB + (t - 1) * edge_step) + lane
                 shares = shares + (activation[c] * tl.load(assignment_pointer + edge),)
                 joint_gradients = joint_gradients + (tl.load(joint_gradient_pointer + edge),)
         new_total = ()

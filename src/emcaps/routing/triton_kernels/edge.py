@@ -14,12 +14,11 @@ EPSILON = tl.constexpr(1e-9)  # gives a parent without data the pose 0, where 0 
 
 
 @triton.jit
-def zeros(COUNT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
-    """A tuple of COUNT tensors of zeros: 16 for a matrix, or several matrices in a row."""
-    values = ()
-    for _ in tl.static_range(COUNT):
-        values = values + (tl.zeros((ROWS, COLUMNS), DTYPE),)
-    return values
+def zero_matrix(ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr):
+    matrix = ()
+    for _ in tl.static_range(16):
+        matrix = matrix + (tl.zeros((ROWS, COLUMNS), DTYPE),)
+    return matrix
 
 
 @triton.jit

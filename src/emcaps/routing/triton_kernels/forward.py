@@ -18,10 +18,10 @@ from emcaps.routing.triton_kernels.edge import (
     placed,
     quotient,
     votes,
-    zeros,
+    zero_matrix,
 )
-from emcaps.routing.triton_kernels.indices import SIZES, parents_of_program, rows_of_program, run_of_children
-from emcaps.routing.triton_kernels.memory import load_matrix, prefetch_child, store_four
+from emcaps.routing.triton_kernels.indices import SIZES, children_of_slices, parents_of_program, rows_of_program
+from emcaps.routing.triton_kernels.memory import load_matrix, store_four
 from emcaps.routing.triton_kernels.records import LOG_PEAK, MEAN, PRECISION, RECORD, SPREAD, field, load_field
 
 
@@ -113,7 +113,6 @@ def m_step(
     LAST: tl.constexpr,
     SLICES: tl.constexpr,
     PARENTS: tl.constexpr,
-    EACH: tl.constexpr,
     BB: tl.constexpr,
 ):
     """Compute (2) to (6) for PARENTS parent types at one position, for a block of images, then their log joints (7).
@@ -123,53 +122,55 @@ def m_step(
     no log joints; its means and activations are the layer's outputs, (B, positions, O, 16) and (B, positions, O).
     """
     DTYPE: tl.constexpr = record_pointer.dtype.element_ty
-    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS * EACH)
-    slice, parents = rows_of_program(first_parent, O, SLICES, PARENTS, EACH)
+    position, v, u, block, first_parent = parents_of_program(OH, OW, O, PARENTS)
+    slice, parent = rows_of_program(first_parent, O, SLICES, PARENTS)
     lane = tl.arange(0, BB)[None, :]
     fours = lane * 4
     window = ((block * H + v * stride_y) * W + u * stride_x) * C
-    poses = pose_pointer + window * (16 * BB)
-    activations = activation_pointer + window * BB + lane
-    first_edge = position * (KH * KW * C * O * BB)
-    count = KW * C  # in memory the children of a row of the window are one run
+    first_edge = position * (KH * KW * C * O * BB) + parent * BB + lane
+    count = KW * C  # the children of a row of the window, which lie side by side in memory: a run
 
-    data = zeros(EACH, SLICES * PARENTS, BB, DTYPE)
-    mean = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
-    spread = zeros(16 * EACH, SLICES * PARENTS, BB, DTYPE)
+    data = tl.zeros((SLICES * PARENTS, BB), DTYPE)
+    mean = zero_matrix(SLICES * PARENTS, BB, DTYPE)
+    spread = zero_matrix(SLICES * PARENTS, BB, DTYPE)
     for ky in range(KH):
-        run = ky * (W * C)
-        edges = assignment_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
-        for n in range(0, count, SLICES):
-            child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
-            pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
-            activation = tl.load(activations + (run + child) * BB)
-            following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
-            next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
-            prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
+        poses = pose_pointer + (window + ky * W * C) * (16 * BB) + fours
+        activations = activation_pointer + (window + ky * W * C) * BB + lane
+        weights = weight_pointer + (0 if SHARED else ky * count * O * 16) + parent * 16
+        edges = assignment_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB)
+        next_child, matrix = children_of_slices(0, slice, C, count, SHARED, SLICES)
+        next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+        next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+        next_activation = tl.load(activations + next_child * BB)
+        next_assignment = next_activation if FIRST else tl.load(edges + next_child * (O * BB))
+        for n in tl.range(0, count, SLICES, loop_unroll_factor=2):
+            child = next_child
+            pose = next_pose
+            weight = next_weight
+            share = next_activation
+            if not FIRST:
+                share *= next_assignment
+            # Load the next children while these are processed.
+            next_child, matrix = children_of_slices(n + SLICES, slice, C, count, SHARED, SLICES)
+            next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+            next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+            next_activation = tl.load(activations + next_child * BB)
+            next_assignment = next_activation if FIRST else tl.load(edges + next_child * (O * BB))
+            vote = votes(pose, weight)
             if SHARED:
-                activation = tl.where(n + slice < count, activation, 0.0)
-            new_data = ()
+                vote = placed(vote, child // C, rows, columns)
+                share = tl.where(n + slice < count, share, 0.0)
+            # Welford's running mean and sum of squared distances: one pass, and no large numbers are subtracted.
+            new_data = data + share
+            step = tl.where(new_data > 0, share / new_data, 0.0)
+            pull = data * step
+            nearer, factor = move_from_nearer_end(step, data, new_data)
             new_mean = ()
             new_spread = ()
-            for p in tl.static_range(EACH):
-                weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
-                share = activation
-                if not FIRST:
-                    share *= tl.load(edges + (child * O + parents[p]) * BB)
-                vote = votes(pose, weight)
-                if SHARED:
-                    vote = placed(vote, child // C, rows, columns)
-                # Welford's running mean and sum of squared distances: one pass, no large numbers are subtracted.
-                total = data[p] + share
-                step = tl.where(total > 0, share / total, 0.0)
-                pull = data[p] * step
-                nearer, factor = move_from_nearer_end(step, data[p], total)
-                new_data = new_data + (total,)
-                for h in tl.static_range(16):
-                    old = mean[16 * p + h]
-                    difference = vote[h] - old
-                    new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], old)),)
-                    new_spread = new_spread + (spread[16 * p + h] + pull * (difference * difference),)
+            for h in tl.static_range(16):
+                difference = vote[h] - mean[h]
+                new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], mean[h])),)
+                new_spread = new_spread + (spread[h] + pull * (difference * difference),)
             data = new_data
             mean = new_mean
             spread = new_spread
@@ -177,70 +178,66 @@ def m_step(
     routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
     variance_floor = tl.full((1, 1), variance_floor, DTYPE)
     data_unit = tl.full((1, 1), data_unit, DTYPE)
+    o = first_parent + tl.arange(0, PARENTS)[:, None]
+    known = o < O
+    beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
+    beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
+    record = record_pointer + (position * O + o) * (RECORD * BB) + fours
     image = block * BB + lane
+    out = (image * (OH * OW) + position % (OH * OW)) * O + o
     # Lanes without an image stay finite even with a floor of zero, so that sums over images need no mask.
     valid = image < B
-    for p in tl.static_range(EACH):
-        o = first_parent + tl.arange(0, PARENTS)[:, None] * EACH + p
-        known = o < O
-        beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
-        beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
-        record = record_pointer + (position * O + o) * (RECORD * BB) + fours
-        out = (image * (OH * OW) + position % (OH * OW)) * O + o
-        total = merge_slices(data[p], SLICES, PARENTS, BB)
-        per_data = inverse(total + EPSILON)
-        kept = quotient(total, total + EPSILON)
-        log_variance = tl.zeros((PARENTS, BB), DTYPE)
-        for row in tl.static_range(4):
-            means = ()
-            precisions = ()
-            spreads = ()
-            four = mean[16 * p + 4 * row : 16 * p + 4 * row + 4] + spread[16 * p + 4 * row : 16 * p + 4 * row + 4]
-            moments = tl.reduce(by_slice((data[p],) + four, SLICES, PARENTS, BB), 0, merged)
-            for k in tl.static_range(4):
-                all_mean = moments[1 + k]
-                pose_h = all_mean * kept
-                squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
-                variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
-                log_variance += tl.log(variance)
-                means = means + (pose_h,)
-                precisions = precisions + (inverse(variance),)
-                spreads = spreads + (squares * per_data,)
-            store_four(record + field(MEAN + 4 * row, BB), means, known)
-            store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
-            store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
-            if LAST:
-                store_four(out_pose_pointer + out * 16 + 4 * row, means, known & valid)
-        unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
-        logit = routing_lambda * (beta_a - unit_cost * total)
-        log_peak = log_sigmoid(logit) - 0.5 * log_variance
-        store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the fields' order
+    total = merge_slices(data, SLICES, PARENTS, BB)
+    per_data = inverse(total + EPSILON)
+    kept = quotient(total, total + EPSILON)
+    log_variance = tl.zeros((PARENTS, BB), DTYPE)
+    for row in tl.static_range(4):
+        means = ()
+        precisions = ()
+        spreads = ()
+        four = (data,) + mean[4 * row : 4 * row + 4] + spread[4 * row : 4 * row + 4]
+        moments = tl.reduce(by_slice(four, SLICES, PARENTS, BB), 0, merged)
+        for k in tl.static_range(4):
+            all_mean = moments[1 + k]
+            pose_h = all_mean * kept
+            squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
+            variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
+            log_variance += tl.log(variance)
+            means = means + (pose_h,)
+            precisions = precisions + (inverse(variance),)
+            spreads = spreads + (squares * per_data,)
+        store_four(record + field(MEAN + 4 * row, BB), means, known)
+        store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
+        store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
         if LAST:
-            tl.store(out_activation_pointer + out, tl.sigmoid(logit), mask=known & valid)
-
-    if not LAST:
+            store_four(out_pose_pointer + out * 16 + 4 * row, means, known & valid)
+    unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
+    logit = routing_lambda * (beta_a - unit_cost * total)
+    log_peak = log_sigmoid(logit) - 0.5 * log_variance
+    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the order of the fields
+    if LAST:
+        tl.store(out_activation_pointer + out, tl.sigmoid(logit), mask=known & valid)
+    else:
         tl.debug_barrier()  # from here on all slices read what was stored for their parents
-        mean = ()
-        precision = ()
-        log_peaks = ()
-        for p in tl.static_range(EACH):
-            record = record_pointer + (position * O + parents[p]) * (RECORD * BB) + fours
-            mean = mean + load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
-            precision = precision + load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
-            log_peaks = log_peaks + (load_field(record, LOG_PEAK, BB, DTYPE),)
+        record = record_pointer + (position * O + parent) * (RECORD * BB) + fours
+        mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)
+        precision = load_matrix(record + field(PRECISION, BB), 4 * BB, DTYPE)
+        log_peak = load_field(record, LOG_PEAK, BB, DTYPE)
         for ky in range(KH):
-            run = ky * (W * C)
-            edges = joint_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB) + lane
-            for n in range(0, count, SLICES):
-                child, matrix = run_of_children(n, slice, ky * count, C, count, SHARED, SLICES)
-                pose = load_matrix(poses + (run + child) * (16 * BB) + fours, 4 * BB, DTYPE)
-                following, next_matrix = run_of_children(n + SLICES, slice, ky * count, C, count, SHARED, SLICES)
-                next_weight = weight_pointer + (next_matrix * O + parents[0]) * 16
-                prefetch_child(poses + (run + following) * (16 * BB), next_weight, lane, BB)
-                for p in tl.static_range(EACH):
-                    weight = load_matrix(weight_pointer + (matrix * O + parents[p]) * 16, 4, DTYPE)
-                    vote = votes(pose, weight)
-                    if SHARED:
-                        vote = placed(vote, child // C, rows, columns)
-                    joint = log_joint(vote, mean[16 * p : 16 * p + 16], precision[16 * p : 16 * p + 16], log_peaks[p])
-                    tl.store(edges + (child * O + parents[p]) * BB, joint)
+            poses = pose_pointer + (window + ky * W * C) * (16 * BB) + fours
+            weights = weight_pointer + (0 if SHARED else ky * count * O * 16) + parent * 16
+            edges = joint_pointer + first_edge + (ky * count).to(tl.int64) * (O * BB)
+            next_child, matrix = children_of_slices(0, slice, C, count, SHARED, SLICES)
+            next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+            next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+            for n in tl.range(0, count, SLICES, loop_unroll_factor=2):
+                child = next_child
+                pose = next_pose
+                weight = next_weight
+                next_child, matrix = children_of_slices(n + SLICES, slice, C, count, SHARED, SLICES)
+                next_pose = load_matrix(poses + next_child * (16 * BB), 4 * BB, DTYPE)
+                next_weight = load_matrix(weights + matrix * (O * 16), 4, DTYPE)
+                vote = votes(pose, weight)
+                if SHARED:
+                    vote = placed(vote, child // C, rows, columns)
+                tl.store(edges + child * (O * BB), log_joint(vote, mean, precision, log_peak))

@@ -25,30 +25,27 @@ def parents_of_program(OH, OW, O, PARENTS: tl.constexpr):
 
 
 @triton.jit
-def rows_of_program(first_parent, O, SLICES: tl.constexpr, PARENTS: tl.constexpr, EACH: tl.constexpr):
-    """The slice of the child types of each row of a tile, and its EACH parent types.
+def rows_of_program(first_parent, O, SLICES: tl.constexpr, PARENTS: tl.constexpr):
+    """The slice of the children and the parent type of each row of a tile.
 
-    Parents beyond the last type repeat it: what is computed for them is the same, bit by bit.
+    Rows beyond the last parent type repeat it: what they compute is the same, bit by bit.
     """
     rows = tl.arange(0, SLICES * PARENTS)[:, None]
-    parents = ()
-    for p in tl.static_range(EACH):
-        parents = parents + (tl.minimum(first_parent + rows % PARENTS * EACH + p, O - 1),)
-    return rows // PARENTS, parents
+    return rows // PARENTS, tl.minimum(first_parent + rows % PARENTS, O - 1)
 
 
 @triton.jit
-def run_of_children(n, slice, first_matrix, C, count, SHARED: tl.constexpr, SLICES: tl.constexpr):
-    """The children of all slices at step n of a run of `count` children: their places in it, and their matrices.
+def children_of_slices(n, slice, C, count, SHARED: tl.constexpr, SLICES: tl.constexpr):
+    """The children that the slices have at step n of a run of `count`, and their matrices, both counted from its first.
 
-    A step beyond the last repeats it. In a class layer, whose matrices are shared over positions, the last step may
-    have fewer children than there are slices; slices without one repeat the last child.
+    A step beyond the last repeats it. In a class layer matrices are shared over positions, and the last step may have
+    fewer children than there are slices: then slices without one repeat the last child.
     """
     if SHARED:
         child = tl.minimum(n + slice, count - 1)
         return child, child % C
     child = tl.minimum(n, count - SLICES) + slice
-    return child, first_matrix + child
+    return child, child
 
 
 @triton.jit

@@ -1,4 +1,8 @@
-"""Launches the kernels of a forward and of a backward pass, in order."""
+"""Launches the kernels of a forward and of a backward pass, in order.
+
+A network's own loop launches dozens of kernels a step, and what Python does for each takes longer than many of them. So
+a pass takes its memory in one piece, and kernels get addresses, which cost less than tensors.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,57 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 from triton.runtime import driver
 
 from emcaps.routing.settings import routing_lambda
-from emcaps.routing.triton_kernels import backward as backward_kernels
-from emcaps.routing.triton_kernels import forward as forward_kernels
-from emcaps.routing.triton_kernels import packing, windows
+from emcaps.routing.triton_kernels.backward import input_gradient, parent_gradient
+from emcaps.routing.triton_kernels.forward import m_step
 from emcaps.routing.triton_kernels.layer import Layer
+from emcaps.routing.triton_kernels.packing import pack
 from emcaps.routing.triton_kernels.records import ADJOINT, RECORD
+from emcaps.routing.triton_kernels.windows import assign, assignment_gradients, gather_gradients, sum_parameters
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class Kept(NamedTuple):
-    """What the forward pass keeps for the backward pass: for each edge one number an E-step, never a vote."""
+    """What the forward pass keeps for the backward pass. None of it grows with the number of votes but by 1 / 16."""
 
     pose: Tensor
-    activation: Tensor
-    first_share: Tensor
     weight: Tensor
-    records: Tensor
-    assignments: Tensor
+    state: Tensor
+    """Activations, first shares, records and, for each E-step, one number an edge: its assignment."""
+
+
+class Part:
+    """The numbers of a tensor from `offset` on."""
+
+    __slots__ = ("address", "offset", "tensor")
+
+    def __init__(self, tensor: Tensor, offset: int = 0) -> None:
+        self.tensor, self.offset = tensor, offset
+        self.address = tensor.data_ptr() + offset * tensor.element_size()
+
+    def view(self) -> Tensor:
+        return self.tensor.view(-1)[self.offset :] if self.offset else self.tensor
+
+
+class _State:
+    """Where the parts of `Kept.state` lie."""
+
+    def __init__(self, layer: Layer, iterations: int) -> None:
+        lanes, children = layer.lanes, layer.children * layer.lanes
+        self.record_step, self.edge_step = layer.parents * RECORD.value * lanes, layer.edges * lanes
+        self.activation, self.first_share, self.records = 0, children, 2 * children
+        self.assignments = self.records + iterations * self.record_step
+        self.size = self.assignments + (iterations - 1) * self.edge_step
+
+
+def state_size(layer: Layer, iterations: int) -> int:
+    size: int = _State(layer, iterations).size
+    return size
 
 
 def forward(
@@ -45,68 +75,46 @@ def forward(
     variance_floor: float,
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Kept]:
+    place = _State(layer, iterations)
     new = activation.new_empty
-    kept = Kept(
-        pose.new_empty(layer.children_shape(16)),
-        new(layer.children_shape()),
-        new(layer.children_shape()),
-        _pack_weight(weight, layer),
-        new(iterations, *layer.parents_shape(RECORD.value)),
-        new(layer.edges_shape(iterations)),
-    )
+    kept = Kept(pose.new_empty(layer.pose_shape), weight.new_empty(layer.weight_shape), new(place.size))
     out_pose, out_activation = new(*layer.output_shape, 4, 4), new(layer.output_shape)
     if layer.images == 0:
         return out_pose, out_activation, kept
-    flat = pose.flatten(-2)
-    beta_u, beta_a = beta_u.contiguous(), beta_a.contiguous()
+    launch = _Launch(kept)
+    flat, state, lanes = pose.flatten(-2), kept.state, layer.lanes
     strides = *flat.stride(), *activation.stride()
-    _launch(
-        packing.pack_children,
-        layer.four_types,
-        flat,
-        activation,
-        kept.pose,
-        kept.activation,
-        kept.first_share,
-        *strides,
-        layer.images,
-        layer.child_types,
-        *layer.sizes,
-        constants=(layer.lanes,),
-        layout=(*strides, flat.data_ptr() % 16, activation.data_ptr() % 16),
+    poses, weights = Part(kept.pose), Part(kept.weight)
+    children, first_share = Part(state), Part(state, place.first_share)
+    own_weight = weight.contiguous()
+    launch(
+        pack,
+        layer.pack_groups,
+        (Part(flat), Part(activation), Part(own_weight), poses, children, first_share, weights),
+        (*strides, layer.images, layer.child_types, layer.places, layer.matrices, *layer.sizes),
+        constants=(lanes,),
+        layout=(*strides, flat.data_ptr() % 16, activation.data_ptr() % 16, own_weight.data_ptr() % 16),
     )
+    betas = Part(beta_u.contiguous()), Part(beta_a.contiguous())
+    outputs = Part(out_pose), Part(out_activation)
+    before = children  # the assignments of the iteration before; the first iteration reads none
     for t in range(iterations):
         first, last = t == 0, t + 1 == iterations
-        record = kept.records[t]
-        _launch(
-            forward_kernels.m_step,
+        record = Part(state, place.records + t * place.record_step)
+        edges = before if last else Part(state, place.assignments + t * place.edge_step)
+        launch(
+            m_step,
             layer.parent_groups,
-            kept.pose,
-            kept.first_share if first else kept.activation,
-            kept.weight,
-            beta_u,
-            beta_a,
-            record if first else kept.assignments[t - 1],
-            record if last else kept.assignments[t],
-            record,
-            out_pose,
-            out_activation,
-            routing_lambda(t, final_lambda),
-            variance_floor,
-            data_unit,
-            layer.images,
-            *layer.sizes,
-            constants=(layer.shared, first, last, *layer.parent_tile, layer.lanes),
+            (poses, first_share if first else children, weights, *betas, before, edges, record, *outputs),
+            (routing_lambda(t, final_lambda), variance_floor, data_unit, layer.images, *layer.sizes),
+            constants=(layer.shared, first, last, *layer.parent_tile, lanes),
             warps=layer.parent_warps,
+            most_registers=128,
         )
         if not last:
-            _launch(
-                windows.assign,
-                layer.edge_groups,
-                kept.assignments[t],
-                *layer.sizes,
-                constants=(layer.by_position, *layer.edge_tile, layer.lanes),
-            )
+            constants = layer.by_position, *layer.edge_tile, lanes
+            launch(assign, layer.edge_groups, (edges,), layer.sizes, constants=constants)
+        before = edges
     return out_pose, out_activation, kept
 
 
@@ -121,138 +129,127 @@ def backward(
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of pose, activation and weight, and those of beta_u and beta_a stacked."""
-    new = kept.records.new_empty
+    state, lanes = kept.state, layer.lanes
+    new = state.new_empty
     out_pose = new(layer.images, *layer.child_grid, layer.child_types, 4, 4)
     out_activation = new(out_pose.shape[:-2])
     if layer.images == 0:
-        zeros = kept.records.new_zeros
-        return out_pose, out_activation, zeros(weight_shape), zeros(2, layer.parent_types)
-    adjoints = new(iterations, *layer.parents_shape(ADJOINT.value))
-    edge_gradients = new(layer.edges_shape(iterations))
-    child_gradients = new(iterations - 1, layer.children, layer.lanes)
-    beta_gradients = new(2, layer.parent_types, iterations, layer.blocks * layer.positions)
-    of_outputs = pose_gradient.contiguous(), activation_gradient.contiguous()
+        return out_pose, out_activation, state.new_zeros(weight_shape), state.new_zeros(2, layer.parent_types)
+    out_weight, out_betas = new(weight_shape), new(2, layer.parent_types)
+    launch, place = _Launch(kept), _State(layer, iterations)
+    adjoint_step, child_step = layer.parents * ADJOINT.value * lanes, layer.children * lanes
+    beta_parts = iterations * layer.blocks * layer.positions
+    work = _divided(
+        state,
+        iterations * adjoint_step,
+        (iterations - 1) * place.edge_step,
+        (iterations - 1) * child_step,
+        layer.slots * lanes * 16,
+        layer.slots * lanes,
+        layer.edges * 16,
+        2 * layer.parent_types * beta_parts,
+    )
+    adjoints, edge_gradients, child_gradients, slot_poses, slot_gradients, matrices, betas = work
+    poses, weights, children = Part(kept.pose), Part(kept.weight), Part(state)
+    of_outputs = Part(pose_gradient.contiguous()), Part(activation_gradient.contiguous())
+    after = edge_gradients  # those of the iteration after; the last iteration reads none
     for t in range(iterations - 1, -1, -1):
         first, last = t == 0, t + 1 == iterations
-        _launch(
-            backward_kernels.parent_gradient,
+        gradients = after if first else Part(work[1].tensor, edge_gradients.offset + (t - 1) * place.edge_step)
+        record = Part(state, place.records + t * place.record_step)
+        adjoint = Part(adjoints.tensor, adjoints.offset + t * adjoint_step)
+        beta = Part(betas.tensor, betas.offset + t * layer.blocks * layer.positions)
+        launch(
+            parent_gradient,
             layer.parent_groups,
-            kept.pose,
-            kept.weight,
-            *of_outputs,
-            adjoints if last else edge_gradients[t],
-            adjoints if first else edge_gradients[t - 1],
-            kept.records[t],
-            adjoints[t],
-            beta_gradients[0, 0, t],
-            routing_lambda(t, final_lambda),
-            data_unit,
-            iterations * layer.blocks * layer.positions,
-            layer.images,
-            *layer.sizes,
-            constants=(layer.shared, first, last, *layer.parent_tile, layer.lanes),
+            (poses, weights, *of_outputs, after, gradients, record, adjoint, beta),
+            (routing_lambda(t, final_lambda), data_unit, beta_parts, layer.images, *layer.sizes),
+            constants=(layer.shared, first, last, *layer.parent_tile, lanes),
             warps=layer.parent_warps,
+            most_registers=168,
         )
         if not first:
-            _launch(
-                windows.assignment_gradients,
+            assignments = Part(state, place.assignments + (t - 1) * place.edge_step)
+            child = Part(child_gradients.tensor, child_gradients.offset + (t - 1) * child_step)
+            launch(
+                assignment_gradients,
                 layer.edge_groups,
-                kept.activation,
-                kept.assignments[t - 1],
-                edge_gradients[t - 1],
-                child_gradients[t - 1],
-                *layer.sizes,
-                constants=(layer.by_position, *layer.edge_tile, layer.lanes),
+                (children, assignments, gradients, child),
+                layer.sizes,
+                constants=(layer.by_position, *layer.edge_tile, lanes),
             )
-    slot_poses, slot_gradients = new(layer.slots, 16, layer.lanes), new(layer.slots, layer.lanes)
-    matrices = new(layer.slots, layer.parent_types, 16)
-    _launch(
-        backward_kernels.input_gradient,
+        after = gradients
+    records, assignments = Part(state, place.records), Part(state, place.assignments)
+    first_share = Part(state, place.first_share)
+    launch(
+        input_gradient,
         layer.gradient_groups,
-        kept.pose,
-        kept.activation,
-        kept.first_share,
-        kept.weight,
-        kept.records,
-        adjoints,
-        kept.assignments,
-        edge_gradients,
-        slot_poses,
-        slot_gradients,
-        matrices,
-        layer.parents * RECORD.value * layer.lanes,
-        layer.parents * ADJOINT.value * layer.lanes,
-        layer.slots * layer.parent_types * layer.lanes,
-        *layer.sizes,
-        constants=(layer.shared, iterations, *layer.gradient_tile, layer.lanes),
+        (
+            *(poses, children, first_share, weights, records, adjoints, assignments, edge_gradients),
+            *(slot_poses, slot_gradients, matrices),
+        ),
+        (place.record_step, adjoint_step, place.edge_step, *layer.sizes),
+        constants=(layer.shared, iterations, *layer.gradient_tile, lanes),
         warps=layer.gradient_warps,
     )
-    _launch(
-        windows.gather_gradients,
-        layer.four_types,
-        slot_poses,
-        slot_gradients,
-        child_gradients,
-        out_pose,
-        out_activation,
-        layer.children * layer.lanes,
-        iterations,
-        layer.images,
-        layer.child_types,
-        *layer.sizes,
-        constants=(layer.lanes,),
+    launch(
+        gather_gradients,
+        (layer.places, layer.padded_types // 4, 1),
+        (slot_poses, slot_gradients, child_gradients, Part(out_pose), Part(out_activation)),
+        (child_step, iterations, layer.images, layer.child_types, *layer.sizes),
+        constants=(lanes,),
     )
     # A matrix is shared by all parent positions and, in a class layer, by all child positions.
-    weight_gradient = new(weight_shape)
-    count = layer.kernels * layer.padded_types * layer.parent_types
-    _launch(
-        windows.sum_matrices,
-        (-(-count // 4), 1, 1),
-        matrices,
-        weight_gradient,
-        layer.slots * layer.parent_types // count,
-        count,
-        layer.child_types,
-        layer.parent_types,
-        layer.padded_types,
-        constants=(32,),
-    )
-    return out_pose, out_activation, weight_gradient, beta_gradients.sum((2, 3))
+    windows, rows = layer.edges // layer.matrices, 2 * layer.parent_types
+    sizes = windows, layer.matrices, rows, beta_parts, layer.child_types, layer.parent_types, layer.padded_types
+    parts = matrices, betas, Part(out_weight), Part(out_betas)
+    launch(sum_parameters, (rows + -(-layer.matrices // 4), 1, 1), parts, sizes, constants=(32,))
+    return out_pose, out_activation, out_weight, out_betas
 
 
-def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
-    """(K, C, O, 16), padded with zeros. Always an aligned copy, because an operator may not return its input."""
-    rows = weight.reshape(layer.kernels, layer.child_types, layer.parent_types, 16)
-    if layer.padded_types > layer.child_types:
-        return F.pad(rows, (0, 0, 0, 0, 0, layer.padded_types - layer.child_types))
-    return rows.clone(memory_format=torch.contiguous_format)
+def _divided(like: Tensor, *sizes: int) -> list[Part]:
+    """One new piece of memory, divided into parts, each of which starts at a multiple of 16 bytes."""
+    offsets = [0]
+    for size in sizes:
+        offsets.append(offsets[-1] + -(-size // 4) * 4)
+    memory = like.new_empty(offsets[-1])
+    return [Part(memory, offset) for offset in offsets[:-1]]
 
 
-def _launch(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    *arguments: Any,
-    constants: tuple[Any, ...],
-    warps: int = 4,
-    most_registers: int | None = None,
-    layout: tuple[int, ...] = (),
-) -> None:
-    """Launch a kernel whose compiled form depends only on the constants, the types of its tensors and `layout`.
+class _Launch:
+    """Launches kernels, on the current stream, whose compiled form depends only on constants, types and `layout`.
 
     Triton finds the compiled form by inspecting every argument at every launch, which takes longer than many of these
-    kernels. Here it is found by those three alone. So tensors have to start at multiples of 16 bytes, as new ones do,
-    unless the kernel's `do_not_specialize_on_alignment` names them.
+    kernels. Here it is found by those three alone. So parts have to start at multiples of 16 bytes, unless the kernel's
+    `do_not_specialize_on_alignment` names them or `layout` tells them apart.
     """
-    if INTERPRETED:
-        kernel[grid](*arguments, *constants, num_warps=warps)
-        return
-    device = arguments[0].get_device()
-    types = tuple([argument.dtype for argument in arguments[:4] if isinstance(argument, Tensor)])
-    key = kernel.fn, device, types, warps, constants, layout
-    compiled = _compiled.get(key)
-    if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, *constants, num_warps=warps, maxnreg=most_registers)
-        return
-    stream = driver.active.get_current_stream(device)
-    plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
-    compiled.run(*grid, stream, compiled.function, compiled.packed_metadata, None, None, None, *plain, *constants)
+
+    def __init__(self, kept: Kept) -> None:
+        if not INTERPRETED:
+            device = kept.state.get_device()
+            self.form = device, kept.pose.dtype, kept.weight.dtype, kept.state.dtype
+            self.stream = driver.active.get_current_stream(device)
+
+    def __call__(
+        self,
+        kernel: Any,
+        grid: tuple[int, int, int],
+        parts: Sequence[Part],
+        numbers: Sequence[float],
+        constants: tuple[Any, ...],
+        warps: int = 4,
+        most_registers: int | None = None,
+        layout: tuple[int, ...] = (),
+    ) -> None:
+        if INTERPRETED:
+            kernel[grid](*(part.view() for part in parts), *numbers, *constants, num_warps=warps)
+            return
+        key = kernel.fn, self.form, warps, constants, layout
+        compiled = _compiled.get(key)
+        if compiled is None:
+            views = [part.view() for part in parts]
+            _compiled[key] = kernel[grid](*views, *numbers, *constants, num_warps=warps, maxnreg=most_registers)
+            return
+        addresses = [part.address for part in parts]
+        function, metadata = compiled.function, compiled.packed_metadata
+        compiled.run(*grid, self.stream, function, metadata, None, None, None, *addresses, *numbers, *constants)

@@ -28,30 +28,34 @@ class Layer(LayerShape):
         return -(-self.images // self.lanes)
 
     @cached_property
-    def parent_tile(self) -> Grid:
-        """Slices of the children, rows of parent types and types of a row, for programs that go through children.
+    def parent_tile(self) -> Pair:
+        """Slices of the children, and parent types, of a program that goes through the children of a position.
 
         A class layer has few parents with many children, so many slices share a parent there. A small batch leaves
         lanes of a warp free for more slices.
         """
         if self.shared:
-            return min(64, _power_of_2(math.prod(self.child_grid) * self.padded_types)), 1, 1
-        return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types), 1
+            return min(64, _power_of_2(math.prod(self.child_grid) * self.padded_types)), 1
+        return min(self.padded_types, max(2, 16 // self.lanes)), min(2, self.parent_types)
 
     @cached_property
     def gradient_tile(self) -> Pair:
-        """Rows of a program of `input_gradient`, and child types of each row."""
-        return min(self.padded_types // 2, 8, max(4, 128 // self.lanes)), 2
+        """Rows of a program of `input_gradient`, and child types of each row, which share what it loads of a parent.
+
+        A class layer is too small to fill a GPU with rows of two types.
+        """
+        each = 1 if self.shared else 2
+        return min(self.padded_types // each, 8, max(4, 128 // self.lanes)), each
 
     @cached_property
     def edge_tile(self) -> Pair:
-        """Child types and parent types, a power of 2 that covers all, of a program that goes through a child's edges."""
+        """Child types, and a power of 2 that covers all parent types, of programs that go through a child's edges."""
         parents = _power_of_2(self.parent_types)
         return max(1, min(self.padded_types & -self.padded_types, 512 // (parents * self.lanes))), parents
 
     @cached_property
     def parent_warps(self) -> int:
-        return max(1, math.prod(self.parent_tile[:2]) * self.lanes // 32)
+        return max(1, math.prod(self.parent_tile) * self.lanes // 32)
 
     @cached_property
     def gradient_warps(self) -> int:
@@ -59,7 +63,7 @@ class Layer(LayerShape):
 
     @cached_property
     def parent_groups(self) -> Grid:
-        return self.blocks * self.positions * -(-self.parent_types // math.prod(self.parent_tile[1:])), 1, 1
+        return self.blocks * self.positions * -(-self.parent_types // self.parent_tile[1]), 1, 1
 
     @cached_property
     def gradient_groups(self) -> Grid:
@@ -70,9 +74,10 @@ class Layer(LayerShape):
         return self.places, self.padded_types // self.edge_tile[0], 1
 
     @cached_property
-    def four_types(self) -> Grid:
-        """The grid of programs that each take four child types at one position."""
-        return self.places, self.padded_types // 4, 1
+    def pack_groups(self) -> Grid:
+        """Programs that each take four child types at one place, then those that each take 64 matrices."""
+        columns = self.padded_types // 4
+        return self.places + -(-self.matrices // (64 * columns)), columns, 1
 
     @cached_property
     def padded_types(self) -> int:
@@ -83,6 +88,10 @@ class Layer(LayerShape):
     @cached_property
     def kernels(self) -> int:
         return 1 if self.shared else math.prod(self.kernel)
+
+    @cached_property
+    def matrices(self) -> int:
+        return self.kernels * self.padded_types * self.parent_types
 
     @cached_property
     def parents(self) -> int:
@@ -103,21 +112,20 @@ class Layer(LayerShape):
     def children(self) -> int:
         return self.places * self.padded_types
 
-    def children_shape(self, *inner: int) -> tuple[int, ...]:
-        """The shape of packed children. `inner` is 16 for poses, and is left out for activations."""
-        return (self.blocks, *self.child_grid, self.padded_types, *inner, self.lanes)
+    @cached_property
+    def edges(self) -> int:
+        """Edges in all blocks. The images of a block count as one."""
+        return self.slots * self.parent_types
 
-    def parents_shape(self, fields: int) -> tuple[int, ...]:
-        return (self.blocks, *self.parent_grid, self.parent_types, fields, self.lanes)
+    @cached_property
+    def pose_shape(self) -> tuple[int, ...]:
+        """The shape of packed poses."""
+        return (self.blocks, *self.child_grid, self.padded_types, 16, self.lanes)
 
     @cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of packed matrices."""
         return (self.kernels, self.padded_types, self.parent_types, 16)
-
-    def edges_shape(self, iterations: int) -> tuple[int, ...]:
-        """The shape of what is kept of each edge: one number for each E-step, of which the last iteration has none."""
-        return (iterations - 1, self.slots, self.parent_types, self.lanes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

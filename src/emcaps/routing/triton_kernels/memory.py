@@ -90,10 +90,25 @@ def prefetch(pointer, wanted):
 
 
 @triton.jit
-def prefetch_child(pose, weight, lane, BB: tl.constexpr):
-    """Prefetch a child's pose of 32 images, which fills 16 cache lines, and the line of one of its matrices."""
+def prefetch_edges(
+    weight,
+    assignment,
+    joint_gradient,
+    edge_step,
+    lane,
+    O,
+    ITERATIONS: tl.constexpr,
+    CHILDREN: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """Prefetch the matrices and the edges of CHILDREN child types, in one slot, to the first 32 parent types."""
     if BB == 32:
-        prefetch(tl.where(lane < 16, (pose + lane * 32).to(tl.int64), weight.to(tl.int64)), lane < 17)
+        for c in tl.static_range(CHILDREN):
+            prefetch(weight + (c * O * 16 + lane * 32), lane * 2 < O)
+            for t in tl.static_range(ITERATIONS - 1):
+                edge = c * O * 32 + lane * 32 + t * edge_step
+                prefetch(assignment + edge, lane < O)
+                prefetch(joint_gradient + edge, lane < O)
 
 
 def _warp_sums() -> str:

@@ -24,16 +24,17 @@ from emcaps.routing.operators import (
 )
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
-from emcaps.routing.triton_kernels.records import RECORD
 
-_KEPT = "Tensor pose, Tensor activation, Tensor first_share, Tensor weight, Tensor records, Tensor assignments"
+MOST_NUMBERS = 2**27
+"""What a pass without gradients may keep at a time: half a gigabyte in float32."""
+_KEPT = "Tensor pose, Tensor weight, Tensor state"
 
 
 def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Tensor]:
     """Pose and activation of the parents; a weight of four dims is a class layer's."""
     learns = needs_gradients(inputs)
     if is_plain_call(inputs):
-        output = _Routing.apply(*inputs, *settings) if learns else _run(*inputs, *settings)
+        output = _Routing.apply(*inputs, *settings) if learns else _run_in_chunks(*inputs, *settings)
     else:
         output = route_and_keep(*inputs, *settings) if learns else route(*inputs, *settings)
     return output[0], output[1]
@@ -41,7 +42,7 @@ def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Ten
 
 @torch.library.custom_op("emcaps::route", mutates_args=(), schema=f"{ARGUMENTS} -> (Tensor, Tensor)")
 def route(*arguments: Any) -> Any:
-    return _run(*arguments)[:2]
+    return _run_in_chunks(*arguments)
 
 
 @route.register_fake
@@ -53,7 +54,7 @@ def _(*arguments: Any) -> Any:
 @torch.library.custom_op(
     "emcaps::route_and_keep",
     mutates_args=(),
-    schema=f"{ARGUMENTS} -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    schema=f"{ARGUMENTS} -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def route_and_keep(*arguments: Any) -> Any:
     return _run(*arguments)
@@ -63,15 +64,11 @@ def route_and_keep(*arguments: Any) -> Any:
 def _(*arguments: Any) -> Any:
     (pose, activation, weight, _, _), settings = split(arguments)
     layer = Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position)
-    new = activation.new_empty
     return (
         *empty_outputs(layer, activation),
-        pose.new_empty(layer.children_shape(16)),
-        new(layer.children_shape()),
-        new(layer.children_shape()),
+        pose.new_empty(layer.pose_shape),
         weight.new_empty(layer.weight_shape),
-        new(settings.iterations, *layer.parents_shape(RECORD.value)),
-        new(layer.edges_shape(settings.iterations)),
+        activation.new_empty(launch.state_size(layer, settings.iterations)),
     )
 
 
@@ -79,7 +76,7 @@ def _(*arguments: Any) -> Any:
     "emcaps::route_backward",
     mutates_args=(),
     schema=f"(Tensor? pose_gradient, Tensor? activation_gradient, {_KEPT}, SymInt[] pose_shape, SymInt[] weight_shape, "
-    "SymInt[] stride, bool by_position, float final_lambda, float data_unit) -> "
+    "SymInt[] stride, bool by_position, int iterations, float final_lambda, float data_unit) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
 )
 def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
@@ -88,8 +85,8 @@ def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | N
 
 @route_backward.register_fake
 def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
-    new = kept_and_settings[4].new_empty
-    pose_shape, weight_shape = kept_and_settings[6:8]
+    new = kept_and_settings[2].new_empty
+    pose_shape, weight_shape = kept_and_settings[3:5]
     return new(pose_shape), new(pose_shape[:-2]), new(weight_shape), new(2, weight_shape[-3])
 
 
@@ -107,15 +104,30 @@ def _run(*arguments: Any) -> tuple[Tensor, ...]:
     return out_pose, out_activation, *kept
 
 
+def _run_in_chunks(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The outputs alone. So many images are routed at a time that what is kept of them meanwhile stays small."""
+    (pose, activation, *others), settings = split(arguments)
+    layer = known_layer(pose.shape, others[0].shape, tuple(settings.stride), settings.by_position)
+    numbers = launch.state_size(layer, settings.iterations) // max(1, layer.blocks)
+    at_once = layer.lanes * max(1, MOST_NUMBERS // max(1, numbers))
+    if layer.images <= at_once:
+        out_pose, out_activation, *_ = _run(*arguments)
+        return out_pose, out_activation
+    chunks = zip(pose.split(at_once), activation.split(at_once), strict=True)
+    outputs = zip(*(_run(*chunk, *others, *settings)[:2] for chunk in chunks), strict=True)
+    poses, activations = (torch.cat(parts) for parts in outputs)
+    return poses, activations
+
+
 def _run_backward(
     pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any
 ) -> tuple[Tensor, ...]:
-    kept = launch.Kept(*map(_aligned, kept_and_settings[:6]))
-    pose_shape, weight_shape, stride, by_position, final_lambda, data_unit = kept_and_settings[6:]
+    kept = launch.Kept(*map(_aligned, kept_and_settings[:3]))
+    pose_shape, weight_shape, stride, by_position, *settings = kept_and_settings[3:]
     layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
-    of_outputs = gradients_of_outputs(pose_gradient, activation_gradient, layer, kept.records)
-    with torch.cuda.device_of(kept.records):
-        return launch.backward(*of_outputs, kept, layer, weight_shape, len(kept.records), final_lambda, data_unit)
+    of_outputs = gradients_of_outputs(pose_gradient, activation_gradient, layer, kept.state)
+    with torch.cuda.device_of(kept.state):
+        return launch.backward(*of_outputs, kept, layer, weight_shape, *settings)
 
 
 def _save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -124,7 +136,14 @@ def _save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
     shapes = list(inputs[0].shape), list(inputs[2].shape)
     ctx.save_for_backward(*output[2:])
     ctx.set_materialize_grads(False)
-    ctx.settings = *shapes, settings.stride, settings.by_position, settings.final_lambda, settings.data_unit
+    ctx.settings = (
+        *shapes,
+        settings.stride,
+        settings.by_position,
+        settings.iterations,
+        settings.final_lambda,
+        settings.data_unit,
+    )
     ctx.dtypes = tuple(tensor.dtype for tensor in inputs)
 
 

@@ -1,4 +1,7 @@
-"""The kernel that converts a layer's inputs to packed tensors, where BB images lie side by side. Dims as in forward.py."""
+"""The kernel that converts a layer's inputs to packed tensors, where BB images lie side by side.
+
+Dims as in forward.py.
+"""
 
 import triton
 import triton.language as tl
@@ -6,15 +9,18 @@ import triton.language as tl
 from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers
 
 UNITS = tl.constexpr(4)  # child types of one program
+MATRICES = tl.constexpr(64)  # matrices of one program
 
 
-@triton.jit(do_not_specialize=[*SIZES, "B", "I"])
-def pack_children(
+@triton.jit(do_not_specialize=[*SIZES, "B", "I", "places", "matrices"])
+def pack(
     pose_pointer,
     activation_pointer,
+    weight_pointer,
     packed_pose_pointer,
     packed_activation_pointer,
     first_share_pointer,
+    packed_weight_pointer,
     pose_b,
     pose_y,
     pose_x,
@@ -26,6 +32,8 @@ def pack_children(
     activation_i,
     B,
     I,
+    places,
+    matrices,
     H,
     W,
     C,
@@ -40,10 +48,20 @@ def pack_children(
     columns,
     BB: tl.constexpr,
 ):
-    """Pack pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides; images and types of padding get zeros.
+    """Pack pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides, and weight (K, I, O, 16), contiguous.
 
-    The first shares are the activations times the even assignments (1), which depend on the position alone.
+    Images and types of padding get zeros. The first shares are the activations times the even assignments (1), which
+    depend on the position alone. Programs beyond the last place pack matrices, (K, C, O, 16).
     """
+    if tl.program_id(0) >= places:
+        chunk = (tl.program_id(0) - places) * tl.num_programs(1) + tl.program_id(1)
+        element = chunk * (16 * MATRICES) + tl.arange(0, 16 * MATRICES)
+        matrix = element // 16
+        type = matrix // O % C
+        source = ((matrix // O // C * I + type) * O + matrix % O) * 16 + element % 16
+        value = tl.load(weight_pointer + source, mask=(type < I) & (matrix < matrices), other=0.0)
+        tl.store(packed_weight_pointer + element, value, mask=matrix < matrices)
+        return
     place, row, column, block = child_of_program(H, W)
     first = tl.program_id(1) * UNITS
     lane = tl.arange(0, BB)[None, :]

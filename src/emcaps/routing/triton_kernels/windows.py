@@ -1,4 +1,4 @@
-"""Kernels that combine the edges of a child, or what children and matrices got in each window. Dims as in forward.py."""
+"""Kernels that combine a child's edges, or what children and parameters got in each window. Dims as in forward.py."""
 
 import triton
 import triton.language as tl
@@ -6,7 +6,7 @@ import triton.language as tl
 from emcaps.routing.triton_kernels.edge import inverse
 from emcaps.routing.triton_kernels.indices import SIZES, child_of_program, readers, slot_of_child
 
-UNITS = tl.constexpr(4)  # child types of one program
+UNITS = tl.constexpr(4)  # child types or matrices of one program
 
 
 @triton.jit
@@ -187,10 +187,35 @@ def gather_gradients(
     tl.store(activation_pointer + child + types, activation, mask=(types < I) & (image < B))
 
 
-@triton.jit(do_not_specialize=["windows", "matrices", "I", "O", "C"])
-def sum_matrices(window_pointer, weight_gradient_pointer, windows, matrices, I, O, C, ROWS: tl.constexpr):
-    """Sum the gradients (17) of UNITS matrices over windows: (windows, K, C, O, 16) to (K, I, O, 16), contiguous."""
-    element = tl.program_id(0) * (16 * UNITS) + tl.arange(0, 16 * UNITS)[None, :]
+@triton.jit(do_not_specialize=["windows", "matrices", "betas", "parts", "I", "O", "C"])
+def sum_parameters(
+    window_pointer,
+    beta_pointer,
+    weight_gradient_pointer,
+    beta_gradient_pointer,
+    windows,
+    matrices,
+    betas,
+    parts,
+    I,
+    O,
+    C,
+    ROWS: tl.constexpr,
+):
+    """Sum the gradients (17) of UNITS matrices over windows: (windows, K, C, O, 16) to (K, I, O, 16), contiguous.
+
+    The first programs, one for each, sum the gradients of betas: (betas, parts) to (betas,).
+    """
+    program = tl.program_id(0)
+    if program < betas:
+        place = tl.arange(0, 1024)
+        sums = tl.zeros((1024,), beta_gradient_pointer.dtype.element_ty)
+        for start in range(0, parts, 1024):
+            part = start + place
+            sums += tl.load(beta_pointer + program.to(tl.int64) * parts + part, mask=part < parts, other=0.0)
+        tl.store(beta_gradient_pointer + program, tl.sum(sums, 0))
+        return
+    element = (program - betas) * (16 * UNITS) + tl.arange(0, 16 * UNITS)[None, :]
     matrix = element // 16
     total = tl.zeros((ROWS, 16 * UNITS), weight_gradient_pointer.dtype.element_ty)
     for start in range(0, windows, ROWS):
