@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from emcaps.routing.triton_kernels.fast_launch import Launch, Part
+
 TILE = 4096
 """How many activations the program reads at a time, at most."""
 
@@ -16,30 +18,31 @@ def fused_loss(kind, activation, target, weight, margin, constants, with_gradien
     """The loss, a tensor of no dims, and its gradient (B, C), or None without `with_gradient`.
 
     `kind` is "spread", "margin" or "cross_entropy", or "right" for the number of right answers. `margin` is a number or
-    a tensor of no dims on the device, which the kernel reads there. `constants` are those of losses.py, by name.
+    a tensor of no dims on the device, which the kernel reads there. `constants` are those of losses.py, in the order in
+    which the kernel takes them.
     """
     batch, classes = activation.shape
     loss = activation.new_empty(())
     gradient = activation.new_empty(batch, classes) if with_gradient else None
     on_device = isinstance(margin, torch.Tensor)
     rows, columns, warps = tile(batch, classes)
+    tensors = (
+        activation.contiguous(),
+        target.contiguous(),
+        None if weight is None else weight.contiguous(),
+        margin if on_device else None,
+        loss,
+        gradient,
+    )
     with torch.cuda.device_of(activation):
-        loss_and_gradient[(1,)](
-            activation.contiguous(),
-            target.contiguous(),
-            None if weight is None else weight.contiguous(),
-            margin if on_device else None,
-            0.0 if on_device else float(margin),
-            loss,
-            gradient,
-            1.0 if kind == "right" else float(batch),
-            batch,
-            classes,
-            kind,
-            **constants,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=warps,
+        Launch(activation.get_device())(
+            loss_and_gradient,
+            (1, 1, 1),
+            [None if tensor is None else Part(tensor) for tensor in tensors],
+            (0.0 if on_device else float(margin), 1.0 if kind == "right" else float(batch), batch, classes),
+            (kind, *constants, rows, columns),
+            warps,
+            layout=tuple(tensor is None for tensor in tensors),
         )
     return loss, gradient
 
@@ -57,15 +60,18 @@ def positive(x):
     return tl.where(x < 0.0, 0.0, x)
 
 
-@triton.jit(do_not_specialize=["B", "C"])
+@triton.jit(
+    do_not_specialize=["B", "C"],
+    do_not_specialize_on_alignment=["activation_pointer", "target_pointer", "weight_pointer", "margin_pointer"],
+)
 def loss_and_gradient(
     activation_pointer,
     target_pointer,
     weight_pointer,
     margin_pointer,
-    margin,
     loss_pointer,
     gradient_pointer,
+    margin,
     divisor,
     B,
     C,

@@ -115,7 +115,7 @@ def _in_one_kernel(
     """The loss, and its gradient if that is asked for."""
     from emcaps.nn.loss_kernels import fused_loss
 
-    constants = {"PRESENT": MARGIN_PRESENT, "ABSENT": MARGIN_ABSENT, "ABSENT_WEIGHT": ABSENT_WEIGHT, "TINY": TINY}
+    constants = MARGIN_PRESENT, MARGIN_ABSENT, ABSENT_WEIGHT, TINY
     loss, gradient = fused_loss(kind, activation, target, weight, margin, constants, with_gradient)
     return loss, gradient
 

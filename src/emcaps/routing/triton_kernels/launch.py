@@ -1,28 +1,23 @@
 """Launches the kernels of a forward and of a backward pass, in order.
 
-A network's own loop launches dozens of kernels a step, and what Python does for each takes longer than many of them. So
-a pass takes its memory in one piece, and kernels get addresses, which cost less than tensors.
+Each pass takes its memory in one piece, because that takes less time than a piece for each purpose.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
-from triton.runtime import driver
 
 from emcaps.routing.settings import routing_lambda
 from emcaps.routing.triton_kernels.backward import input_gradient, parent_gradient
+from emcaps.routing.triton_kernels.fast_launch import Launch, Part
 from emcaps.routing.triton_kernels.forward import m_step
 from emcaps.routing.triton_kernels.layer import Layer
 from emcaps.routing.triton_kernels.packing import pack
 from emcaps.routing.triton_kernels.records import ADJOINT, RECORD
 from emcaps.routing.triton_kernels.windows import assign, assignment_gradients, gather_gradients, sum_parameters
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class Kept(NamedTuple):
@@ -32,19 +27,6 @@ class Kept(NamedTuple):
     weight: Tensor
     state: Tensor
     """Activations, first shares, records and, for each E-step, one number an edge: its assignment."""
-
-
-class Part:
-    """The numbers of a tensor from `offset` on."""
-
-    __slots__ = ("address", "offset", "tensor")
-
-    def __init__(self, tensor: Tensor, offset: int = 0) -> None:
-        self.tensor, self.offset = tensor, offset
-        self.address = tensor.data_ptr() + offset * tensor.element_size()
-
-    def view(self) -> Tensor:
-        return self.tensor.view(-1)[self.offset :] if self.offset else self.tensor
 
 
 class _State:
@@ -81,7 +63,7 @@ def forward(
     out_pose, out_activation = new(*layer.output_shape, 4, 4), new(layer.output_shape)
     if layer.images == 0:
         return out_pose, out_activation, kept
-    launch = _Launch(kept)
+    launch = _launch(kept)
     flat, state, lanes = pose.flatten(-2), kept.state, layer.lanes
     strides = *flat.stride(), *activation.stride()
     poses, weights = Part(kept.pose), Part(kept.weight)
@@ -136,7 +118,7 @@ def backward(
     if layer.images == 0:
         return out_pose, out_activation, state.new_zeros(weight_shape), state.new_zeros(2, layer.parent_types)
     out_weight, out_betas = new(weight_shape), new(2, layer.parent_types)
-    launch, place = _Launch(kept), _State(layer, iterations)
+    launch, place = _launch(kept), _State(layer, iterations)
     adjoint_step, child_step = layer.parents * ADJOINT.value * lanes, layer.children * lanes
     beta_parts = iterations * layer.blocks * layer.positions
     work = _divided(
@@ -207,6 +189,10 @@ def backward(
     return out_pose, out_activation, out_weight, out_betas
 
 
+def _launch(kept: Kept) -> Launch:
+    return Launch(kept.state.get_device(), *(tensor.dtype for tensor in kept))
+
+
 def _divided(like: Tensor, *sizes: int) -> list[Part]:
     """One new piece of memory, divided into parts, each of which starts at a multiple of 16 bytes."""
     offsets = [0]
@@ -214,42 +200,3 @@ def _divided(like: Tensor, *sizes: int) -> list[Part]:
         offsets.append(offsets[-1] + -(-size // 4) * 4)
     memory = like.new_empty(offsets[-1])
     return [Part(memory, offset) for offset in offsets[:-1]]
-
-
-class _Launch:
-    """Launches kernels, on the current stream, whose compiled form depends only on constants, types and `layout`.
-
-    Triton finds the compiled form by inspecting every argument at every launch, which takes longer than many of these
-    kernels. Here it is found by those three alone. So parts have to start at multiples of 16 bytes, unless the kernel's
-    `do_not_specialize_on_alignment` names them or `layout` tells them apart.
-    """
-
-    def __init__(self, kept: Kept) -> None:
-        if not INTERPRETED:
-            device = kept.state.get_device()
-            self.form = device, kept.pose.dtype, kept.weight.dtype, kept.state.dtype
-            self.stream = driver.active.get_current_stream(device)
-
-    def __call__(
-        self,
-        kernel: Any,
-        grid: tuple[int, int, int],
-        parts: Sequence[Part],
-        numbers: Sequence[float],
-        constants: tuple[Any, ...],
-        warps: int = 4,
-        most_registers: int | None = None,
-        layout: tuple[int, ...] = (),
-    ) -> None:
-        if INTERPRETED:
-            kernel[grid](*(part.view() for part in parts), *numbers, *constants, num_warps=warps)
-            return
-        key = kernel.fn, self.form, warps, constants, layout
-        compiled = _compiled.get(key)
-        if compiled is None:
-            views = [part.view() for part in parts]
-            _compiled[key] = kernel[grid](*views, *numbers, *constants, num_warps=warps, maxnreg=most_registers)
-            return
-        addresses = [part.address for part in parts]
-        function, metadata = compiled.function, compiled.packed_metadata
-        compiled.run(*grid, self.stream, function, metadata, None, None, None, *addresses, *numbers, *constants)
