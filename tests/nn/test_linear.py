@@ -54,11 +54,11 @@ def test_sums_are_as_exact_as_torchs(device):
 def test_layers_take_the_product_on_a_gpu_alone(layer, device):
     """On a CPU they run torch's own operator, whose bits recorded runs have."""
     output = layer.to(device)(torch.randn(2, 2, 8, 8, device=device))
-    names, todo = set(), [(output if isinstance(output, torch.Tensor) else output.pose).grad_fn]
-    while todo:
-        node = todo.pop()
+    names, waiting = set(), [(output if isinstance(output, torch.Tensor) else output.pose).grad_fn]
+    while waiting:
+        node = waiting.pop()
         names.add(node.name())
-        todo += [following for following, _ in node.next_functions if following is not None]
+        waiting += [following for following, _ in node.next_functions if following is not None]
     assert ("_LinearBackward" in names) == (device == "cuda")
 
 

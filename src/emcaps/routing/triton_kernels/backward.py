@@ -224,6 +224,7 @@ def parent_gradient(
         quadratic = load_matrix(adjoint + field(QUADRATIC, BB), 4 * BB, DTYPE)
         linear = load_matrix(adjoint + field(LINEAR, BB), 4 * BB, DTYPE)
         constant = load_field(adjoint, CONSTANT, BB, DTYPE)
+        # Addresses are added up late here: otherwise the compiler delays the next loads to the end of the loop.
         poses = pose_pointer + window * (16 * BB)
         for ky in range(KH):
             run = ky * (W * C)

@@ -21,7 +21,7 @@ from emcaps.routing.triton_kernels.windows import assign, assignment_gradients, 
 
 
 class Kept(NamedTuple):
-    """What the forward pass keeps for the backward pass. None of it grows with the number of votes but by 1 / 16."""
+    """What the forward pass keeps for the backward pass: of each edge one number for each E-step, never a vote."""
 
     pose: Tensor
     weight: Tensor
@@ -35,7 +35,7 @@ class _State:
     def __init__(self, layer: Layer, iterations: int) -> None:
         lanes, children = layer.lanes, layer.children * layer.lanes
         self.record_step, self.edge_step = layer.parents * RECORD.value * lanes, layer.edges * lanes
-        self.activation, self.first_share, self.records = 0, children, 2 * children
+        self.first_share, self.records = children, 2 * children  # activations come first
         self.assignments = self.records + iterations * self.record_step
         self.size = self.assignments + (iterations - 1) * self.edge_step
 
