@@ -23,7 +23,9 @@ def hopper(monkeypatch):
     """A GPU that does not exist, but appears to have all that the kernels need."""
     monkeypatch.setattr("torch.version.hip", None)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
-    return torch.device("cuda", 1)
+    availability._capability.cache_clear()
+    yield torch.device("cuda", 1)
+    availability._capability.cache_clear()
 
 
 @pytest.mark.parametrize("interpreter", ["0", "1"])

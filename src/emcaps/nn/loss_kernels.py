@@ -4,12 +4,16 @@ activation (B, C) in float32; target (B,) class numbers in int64; weight (B,) in
 by image and in the same order every time, because a launch takes longer than the few sums that there are.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.fast_launch import Launch, Part
+from emcaps.routing.triton_kernels.fast_launch import Launches, Part, Step, on_device_of
 
+TENSORS = ("activation", "target", "weight", "margin", "loss", "gradient")
+"""What the kernel gets, in this order; any of the last four but the loss may be left out."""
 TILE = 4096
 """How many activations the program reads at a time, at most."""
 
@@ -21,30 +25,33 @@ def fused_loss(kind, activation, target, weight, margin, constants, with_gradien
     a tensor of no dims on the device, which the kernel reads there. `constants` are those of losses.py, in the order in
     which the kernel takes them.
     """
-    batch, classes = activation.shape
     loss = activation.new_empty(())
-    gradient = activation.new_empty(batch, classes) if with_gradient else None
+    gradient = activation.new_empty(activation.shape) if with_gradient else None
     on_device = isinstance(margin, torch.Tensor)
-    rows, columns, warps = tile(batch, classes)
-    tensors = (
-        activation.contiguous(),
-        target.contiguous(),
-        None if weight is None else weight.contiguous(),
-        margin if on_device else None,
-        loss,
-        gradient,
-    )
-    with torch.cuda.device_of(activation):
-        Launch(activation.get_device())(
-            loss_and_gradient,
-            (1, 1, 1),
-            [None if tensor is None else Part(tensor) for tensor in tensors],
-            (0.0 if on_device else float(margin), 1.0 if kind == "right" else float(batch), batch, classes),
-            (kind, *constants, rows, columns),
-            warps,
-            layout=tuple(tensor is None for tensor in tensors),
-        )
+    weight = None if weight is None else weight.contiguous()
+    tensors = activation.contiguous(), target.contiguous(), weight, margin if on_device else None, loss, gradient
+    names = tuple([name for name, tensor in zip(TENSORS, tensors, strict=True) if tensor is not None])
+    launches = _launches(kind, activation.shape, names, constants, activation.get_device())
+    with on_device_of(activation):
+        launches(*[each for each in tensors if each is not None], numbers=(0.0 if on_device else float(margin),))
     return loss, gradient
+
+
+@functools.lru_cache(maxsize=256)
+def _launches(kind, shape, names, constants, device):
+    """The launch, prepared. The margin is left to each call, since training may change it at every step."""
+    batch, classes = shape
+    rows, columns, warps = tile(batch, classes)
+    step = Step(
+        loss_and_gradient,
+        (1, 1, 1),
+        tuple([Part(name) if name in names else None for name in TENSORS]),
+        (1.0 if kind == "right" else float(batch), batch, classes),
+        (kind, *constants, rows, columns),
+        warps,
+        layout=names,
+    )
+    return Launches([step], names, device)
 
 
 def tile(batch, classes):

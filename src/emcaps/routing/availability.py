@@ -46,12 +46,11 @@ def unavailable(impl: str, device: torch.device | None = None) -> list[str]:
             reasons.append(f"its kernels need tensors on a CPU, not on {device}")
         return reasons
     reasons = _triton_problems()
-    # Triton's interpreter runs the kernels on a CPU: slowly, for tests.
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if device is not None and device.type != "cuda" and not interpreted:
-        reasons.append(f"its kernels need tensors on a CUDA device, not on {device}")
     if device is not None and device.type == "cuda":
         reasons += _missing_gpu_features(device.index)
+    # Triton's interpreter runs the kernels on a CPU: slowly, for tests.
+    elif device is not None and os.environ.get("TRITON_INTERPRET") != "1":
+        reasons.append(f"its kernels need tensors on a CUDA device, not on {device}")
     return reasons
 
 
@@ -67,7 +66,7 @@ def _triton_problems() -> list[str]:
     version = _triton_version()
     if version is None:
         return ["the package triton is not installed (it comes with torch for CUDA on Linux)"]
-    if tuple(int(part) for part in version.split(".")[:2]) < (3, 6):
+    if _first_numbers(version) < (3, 6):
         return [f"its kernels need triton 3.6 or newer, not {version} (it comes with torch 2.10)"]
     return []
 
@@ -76,10 +75,21 @@ def _triton_problems() -> list[str]:
 def _missing_gpu_features(index: int | None) -> list[str]:
     if torch.version.hip is not None:
         return ["its kernels were made for NVIDIA's GPUs, and this torch is for AMD's"]
-    capability = torch.cuda.get_device_capability(index)
+    capability = _capability(index)
     if capability < (7, 0):
         return [f"its kernels need a GPU of compute capability 7.0 or more, not {capability[0]}.{capability[1]}"]
     return []
+
+
+@functools.cache
+def _capability(index: int | None) -> tuple[int, int]:
+    """The compute capability of a GPU. To ask for it at every call would take longer than a kernel."""
+    return torch.cuda.get_device_capability(index)
+
+
+@functools.cache
+def _first_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 @functools.cache

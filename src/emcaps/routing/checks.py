@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -11,15 +12,29 @@ from torch import Tensor
 
 from emcaps.config import COMPETITIONS, DATA_SCALINGS, IMPLEMENTATIONS
 from emcaps.names import check_name
-from emcaps.routing.geometry import as_pair, is_whole, parent_grid
+from emcaps.routing.geometry import Pair, as_pair, is_whole, parent_grid
+from emcaps.routing.operators import Inputs, is_plain_call
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingOptions, RoutingSettings
 
+Shape: TypeAlias = tuple[int, ...]
 INPUTS = ("pose", "activation", "weight", "beta_u", "beta_a")
 MATRICES = ((4, 4), (16, 16))
 """The sizes of a matrix that makes votes: for poses as matrices, and for poses as vectors."""
 
 
 def check_settings(
+    iterations: int, final_lambda: float, variance_floor: float, data_scaling: str, competition: str
+) -> RoutingSettings:
+    settings = iterations, final_lambda, variance_floor, data_scaling, competition
+    if torch.compiler.is_compiling():  # a compiler traces the check itself, whose numbers may be symbols
+        return _checked_settings(*settings)
+    try:
+        return _remembered_settings(*settings)
+    except TypeError:  # a value without a hash
+        return _checked_settings(*settings)
+
+
+def _checked_settings(
     iterations: int, final_lambda: float, variance_floor: float, data_scaling: str, competition: str
 ) -> RoutingSettings:
     if not is_whole(iterations) or iterations < 1:
@@ -34,6 +49,10 @@ def check_settings(
     check_name("data_scaling", data_scaling, DATA_SCALINGS)
     check_name("competition", competition, COMPETITIONS)
     return RoutingSettings(int(iterations), float(final_lambda), float(variance_floor), data_scaling, competition)
+
+
+# By type too, because True is equal to 1.
+_remembered_settings = lru_cache(maxsize=256, typed=True)(_checked_settings)
 
 
 def check_coordinate_scale(coordinate_scale: float) -> float:
@@ -66,22 +85,50 @@ def check_conv_inputs(
     beta_a: Tensor,
     stride: int | tuple[int, int],
 ) -> None:
-    _check_tensors(pose, activation, weight, beta_u, beta_a)
-    _check_children(pose, activation)
-    if weight.dim() != 6 or weight.shape[-2:] not in MATRICES or 0 in weight.shape:
-        raise ValueError(f"weight must be (KH, KW, I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
-    _check_parents(pose, weight, beta_u, beta_a, child_axis=2)
-    parent_grid((pose.shape[1], pose.shape[2]), (weight.shape[0], weight.shape[1]), as_pair("stride", stride))
-    _check_alike(pose, activation, weight, beta_u, beta_a)
+    _check_inputs((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride))
 
 
 def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
-    _check_tensors(pose, activation, weight, beta_u, beta_a)
+    _check_inputs((pose, activation, weight, beta_u, beta_a), None)
+
+
+def _check_inputs(inputs: Inputs, stride: Pair | None) -> None:
+    """Check all that shapes, types and devices tell. Networks call with the same few of them over and over."""
+    _check_tensors(*inputs)
+    pose, activation, weight, beta_u, beta_a = inputs
+    described = (
+        *(stride, pose.shape, activation.shape, weight.shape, beta_u.shape, beta_a.shape),
+        (pose.dtype, activation.dtype, weight.dtype, beta_u.dtype, beta_a.dtype),
+        (pose.device, activation.device, weight.device, beta_u.device, beta_a.device),
+    )
+    if is_plain_call(inputs):
+        _remembered_check(*described)
+    else:  # sizes may be symbols
+        _check_described(*described)
+
+
+def _check_described(
+    stride: Pair | None,
+    pose: Shape,
+    activation: Shape,
+    weight: Shape,
+    beta_u: Shape,
+    beta_a: Shape,
+    dtypes: tuple[torch.dtype, ...],
+    devices: tuple[torch.device, ...],
+) -> None:
+    """Check the shapes of all inputs, their types and their devices. A stride of None means a class layer."""
     _check_children(pose, activation)
-    if weight.dim() != 4 or weight.shape[-2:] not in MATRICES or 0 in weight.shape:
-        raise ValueError(f"weight must be (I, O, 4, 4) with no size zero, not {tuple(weight.shape)}")
-    _check_parents(pose, weight, beta_u, beta_a, child_axis=0)
-    _check_alike(pose, activation, weight, beta_u, beta_a)
+    form, dims, child_axis = ("(I, O, 4, 4)", 4, 0) if stride is None else ("(KH, KW, I, O, 4, 4)", 6, 2)
+    if len(weight) != dims or weight[-2:] not in MATRICES or 0 in weight:
+        raise ValueError(f"weight must be {form} with no size zero, not {tuple(weight)}")
+    _check_parents(pose, weight, beta_u, beta_a, child_axis)
+    if stride is not None:
+        parent_grid((pose[1], pose[2]), (weight[0], weight[1]), stride)
+    _check_alike(dtypes, devices)
+
+
+_remembered_check = lru_cache(maxsize=256)(_check_described)
 
 
 def _check_tensors(*tensors: object) -> None:
@@ -90,42 +137,39 @@ def _check_tensors(*tensors: object) -> None:
             raise ValueError(f"{name} must be a torch tensor, not {type(tensor).__name__}: use torch.as_tensor")
 
 
-def _check_children(pose: Tensor, activation: Tensor) -> None:
-    if pose.dim() != 6 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
+def _check_children(pose: Shape, activation: Shape) -> None:
+    if len(pose) != 6 or pose[-2:] != (4, 4) or 0 in pose[1:]:
         raise ValueError(
-            f"pose must be (B, H, W, I, 4, 4) with H, W and I at least 1, not {tuple(pose.shape)}: "
+            f"pose must be (B, H, W, I, 4, 4) with H, W and I at least 1, not {tuple(pose)}: "
             "poses of one image need a batch dimension, pose[None]"
         )
-    if activation.shape != pose.shape[:4]:
+    if activation != pose[:4]:
         raise ValueError(
-            f"activation must be (B, H, W, I) = {tuple(pose.shape[:4])} to go with the pose, "
-            f"not {tuple(activation.shape)}: one activation for each pose"
+            f"activation must be (B, H, W, I) = {tuple(pose[:4])} to go with the pose, "
+            f"not {tuple(activation)}: one activation for each pose"
         )
 
 
-def _check_parents(pose: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor, child_axis: int) -> None:
-    if weight.shape[child_axis] != pose.shape[3]:
+def _check_parents(pose: Shape, weight: Shape, beta_u: Shape, beta_a: Shape, child_axis: int) -> None:
+    if weight[child_axis] != pose[3]:
         raise ValueError(
-            f"weight must have a matrix for each of the {pose.shape[3]} child types in dimension {child_axis}, "
-            f"not {weight.shape[child_axis]}: its shape is {tuple(weight.shape)}"
+            f"weight must have a matrix for each of the {pose[3]} child types in dimension {child_axis}, "
+            f"not {weight[child_axis]}: its shape is {tuple(weight)}"
         )
-    parent_types = weight.shape[child_axis + 1]
+    parent_types = weight[child_axis + 1]
     for name, beta in (("beta_u", beta_u), ("beta_a", beta_a)):
-        if beta.shape != (parent_types,):
+        if beta != (parent_types,):
             raise ValueError(
-                f"{name} must be ({parent_types},), one number for each parent type of the weight, "
-                f"not {tuple(beta.shape)}"
+                f"{name} must be ({parent_types},), one number for each parent type of the weight, not {tuple(beta)}"
             )
 
 
-def _check_alike(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
-    tensors = dict(zip(INPUTS, (pose, activation, weight, beta_u, beta_a), strict=True))
-    if pose.dtype not in (torch.float32, torch.float64):
+def _check_alike(dtypes: tuple[torch.dtype, ...], devices: tuple[torch.device, ...]) -> None:
+    if dtypes[0] not in (torch.float32, torch.float64):
         raise ValueError(
-            f"pose must be float32 or float64, not {pose.dtype}: use .float() on the network and its inputs"
+            f"pose must be float32 or float64, not {dtypes[0]}: use .float() on the network and its inputs"
         )
-    for what in ("dtype", "device"):
-        found = {name: getattr(tensor, what) for name, tensor in tensors.items()}
-        if len(set(found.values())) > 1:
-            listing = ", ".join(f"{name} {value}" for name, value in found.items())
+    for what, found in (("dtype", dtypes), ("device", devices)):
+        if len(set(found)) > 1:
+            listing = ", ".join(f"{name} {value}" for name, value in zip(INPUTS, found, strict=True))
             raise ValueError(f"all inputs must have the same {what}, not {listing}: convert them with .to(...)")

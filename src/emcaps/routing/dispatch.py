@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from emcaps.routing import reference
 from emcaps.routing.availability import choose_implementation
 from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_coordinate_scale, check_settings
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
-from emcaps.routing.operators import Inputs, KernelSettings, is_transformed
+from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingSettings
 
@@ -240,28 +241,39 @@ def _fused(
         from emcaps.routing.numba_kernels.operators import fused_routing
 
     pose, activation, weight, beta_u, beta_a = inputs
-    height, width, child_types = activation.shape[1:]
     without_coordinates = stride is None and coordinate_scale == 0
     if without_coordinates:
         # Then a class layer is a convolutional one with one window, the whole grid, whose positions share matrices.
-        weight, stride = weight.expand(height, width, *weight.shape), (1, 1)
-    unit = 1.0
-    if settings.data_scaling == "mean":
-        grid = (1, 1) if stride is None else parent_grid((height, width), (weight.shape[0], weight.shape[1]), stride)
-        unit = mean_data((height, width), child_types, grid, weight.shape[-3])
+        weight, stride = weight.expand(*activation.shape[1:3], *weight.shape), (1, 1)
     # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
-    kernel_settings = KernelSettings(
-        stride=list(stride or (1, 1)),
+    inputs = pose, activation, weight, beta_u, beta_a
+    in_kernels = _remembered_settings if is_plain_call(inputs) else _kernel_settings  # else sizes may be symbols
+    outputs = fused_routing(inputs, in_kernels(activation.shape, weight.shape, stride, settings))
+    return RoutingOutput(*(output[:, 0, 0] for output in outputs) if without_coordinates else outputs)
+
+
+def _kernel_settings(
+    activation: tuple[int, ...], weight: tuple[int, ...], stride: Pair | None, settings: RoutingSettings
+) -> KernelSettings:
+    """The settings as kernels take them, for inputs of these shapes."""
+    _, height, width, child_types = activation
+    unit = 1.0
+    if settings.data_scaling == "mean":
+        grid = (1, 1) if stride is None else parent_grid((height, width), (weight[0], weight[1]), stride)
+        unit = mean_data((height, width), child_types, grid, weight[-3])
+    return KernelSettings(
+        stride=stride or (1, 1),
         by_position=settings.competition == "types",
         iterations=settings.iterations,
         final_lambda=settings.final_lambda,
         variance_floor=settings.variance_floor,
         data_unit=unit,
     )
-    outputs = fused_routing((pose, activation, weight, beta_u, beta_a), kernel_settings)
-    return RoutingOutput(*(output[:, 0, 0] for output in outputs) if without_coordinates else outputs)
+
+
+_remembered_settings = lru_cache(maxsize=256)(_kernel_settings)
 
 
 def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:

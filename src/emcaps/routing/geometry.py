@@ -16,6 +16,8 @@ Pair: TypeAlias = tuple[int, int]
 
 def as_pair(name: str, value: int | Pair) -> Pair:
     """(rows, columns) from a number or a pair of numbers, each at least 1."""
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is type(value[1]) is int and min(value) >= 1:
+        return value  # as it is in nearly every call
     numbers = value if isinstance(value, (tuple, list)) else (value, value)
     if len(numbers) != 2 or not all(is_whole(number) and number >= 1 for number in numbers):
         raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
@@ -32,7 +32,7 @@ ARGUMENTS = (
 class KernelSettings(NamedTuple):
     """The settings of one routing as kernels take them."""
 
-    stride: list[int]
+    stride: tuple[int, int]
     by_position: bool
     """Whether only the parent types at one position compete for a child."""
     iterations: int
@@ -50,23 +50,35 @@ def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
 
 def is_plain_call(inputs: Sequence[Tensor]) -> bool:
     """Whether no compiler, tracer or dispatch mode has to see the operators, and all tensors are ordinary ones."""
-    return (
-        not torch.compiler.is_compiling()
-        and not is_in_torch_dispatch_mode()
-        and all(type(tensor) in (Tensor, Parameter) for tensor in inputs)
-    )
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return False
+    return _ORDINARY.issuperset(map(type, inputs))
+
+
+_ORDINARY = {Tensor, Parameter}
 
 
 def is_transformed(inputs: Sequence[Tensor]) -> bool:
     """Whether the call is under a transform such as vmap or jvp, which only plain PyTorch supports."""
     if torch.compiler.is_compiling():
         return False
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return any(isinstance(t, Tensor) and (wrapped(t) or unpack_dual(t).tangent is not None) for t in inputs)
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    may_be_dual = getattr(forward_ad, "_current_level", 0) >= 0  # below, no tensor has a tangent
+    tensors = [tensor for tensor in inputs if isinstance(tensor, Tensor)]
+    if any(map(is_wrapped, tensors)):
+        return True
+    return may_be_dual and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def needs_gradients(inputs: Inputs) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    pose, activation, weight, beta_u, beta_a = inputs
+    return torch.is_grad_enabled() and (
+        weight.requires_grad
+        or pose.requires_grad
+        or activation.requires_grad
+        or beta_u.requires_grad
+        or beta_a.requires_grad
+    )
 
 
 def empty_outputs(layer: LayerShape, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,8 +101,12 @@ def gradients_of_arguments(
     backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
 ) -> tuple[Any, ...]:
     """The gradients of the five inputs, then None for each setting. `ctx` has what the forward pass saved."""
+    refuse_second_derivative()
+    *found, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
+    return *found, *betas.unbind(), *[None] * len(KernelSettings._fields)
+
+
+def refuse_second_derivative() -> None:
     # In a backward pass gradients are enabled only if a graph of the gradients is asked for.
     if torch.is_grad_enabled():
         raise RuntimeError("the fused kernels have no second derivative: use impl='reference'")
-    *found, betas = backward(pose_gradient, activation_gradient, *ctx.saved_tensors, *ctx.settings)
-    return *found, *betas.unbind(), *[None] * len(KernelSettings._fields)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -16,25 +17,25 @@ from emcaps.routing.operators import (
     Inputs,
     KernelSettings,
     empty_outputs,
-    gradients_of_arguments,
     gradients_of_outputs,
     is_plain_call,
     needs_gradients,
+    refuse_second_derivative,
     split,
 )
 from emcaps.routing.triton_kernels import launch
+from emcaps.routing.triton_kernels.fast_launch import on_device_of
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
 
 MOST_NUMBERS = 2**27
 """What a pass without gradients may keep at a time: half a gigabyte in float32."""
-_KEPT = "Tensor pose, Tensor weight, Tensor state"
 
 
 def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Tensor]:
     """Pose and activation of the parents; a weight of four dims is a class layer's."""
     learns = needs_gradients(inputs)
     if is_plain_call(inputs):
-        output = _Routing.apply(*inputs, *settings) if learns else _run_in_chunks(*inputs, *settings)
+        output = _Routing.apply(*inputs, settings) if learns else _run_in_chunks(*inputs, *settings)
     else:
         output = route_and_keep(*inputs, *settings) if learns else route(*inputs, *settings)
     return output[0], output[1]
@@ -51,11 +52,7 @@ def _(*arguments: Any) -> Any:
     return empty_outputs(Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position), activation)
 
 
-@torch.library.custom_op(
-    "emcaps::route_and_keep",
-    mutates_args=(),
-    schema=f"{ARGUMENTS} -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
+@torch.library.custom_op("emcaps::route_and_keep", mutates_args=(), schema=f"{ARGUMENTS} -> (Tensor, Tensor, Tensor)")
 def route_and_keep(*arguments: Any) -> Any:
     return _run(*arguments)
 
@@ -64,30 +61,94 @@ def route_and_keep(*arguments: Any) -> Any:
 def _(*arguments: Any) -> Any:
     (pose, activation, weight, _, _), settings = split(arguments)
     layer = Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position)
-    return (
-        *empty_outputs(layer, activation),
-        pose.new_empty(layer.pose_shape),
-        weight.new_empty(layer.weight_shape),
-        activation.new_empty(launch.state_size(layer, settings.iterations)),
-    )
+    kept = pose.new_empty(launch.Kept(layer, settings.iterations, pose.dtype).size)
+    return *empty_outputs(layer, activation), kept
 
 
 @torch.library.custom_op(
     "emcaps::route_backward",
     mutates_args=(),
-    schema=f"(Tensor? pose_gradient, Tensor? activation_gradient, {_KEPT}, SymInt[] pose_shape, SymInt[] weight_shape, "
-    "SymInt[] stride, bool by_position, int iterations, float final_lambda, float data_unit) -> "
+    schema="(Tensor? pose_gradient, Tensor? activation_gradient, Tensor kept, SymInt[] pose_shape, "
+    "SymInt[] weight_shape, SymInt[] stride, bool by_position, int iterations, float final_lambda, float data_unit) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
 )
-def route_backward(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
-    return _run_backward(pose_gradient, activation_gradient, *kept_and_settings)
+def route_backward(
+    pose_gradient: Tensor | None,
+    activation_gradient: Tensor | None,
+    kept: Tensor,
+    pose_shape: list[int],
+    weight_shape: list[int],
+    stride: list[int],
+    *settings: Any,
+) -> Any:
+    shapes = tuple(pose_shape), tuple(weight_shape), tuple(stride)
+    return _run_backward(pose_gradient, activation_gradient, kept, *shapes, *settings)
 
 
 @route_backward.register_fake
-def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any) -> Any:
-    new = kept_and_settings[2].new_empty
-    pose_shape, weight_shape = kept_and_settings[3:5]
-    return new(pose_shape), new(pose_shape[:-2]), new(weight_shape), new(2, weight_shape[-3])
+def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, kept: Tensor, *others: Any) -> Any:
+    pose_shape, weight_shape = others[:2]
+    new = partial(kept.new_empty, dtype=launch.statistics_type(kept.dtype))
+    return new(pose_shape), new(pose_shape[:-2]), new(weight_shape), new((2, weight_shape[-3]))
+
+
+def _run(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    with on_device_of(pose):
+        return launch.forward(pose, activation, weight, beta_u, beta_a, *settings)
+
+
+def _run_in_chunks(pose: Tensor, activation: Tensor, weight: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    """The outputs alone. So many images are routed at a time that what is kept of them meanwhile stays small."""
+    _, _, stride, by_position, iterations, *_ = others
+    at_once = _images_at_once(pose.shape, weight.shape, tuple(stride), by_position, iterations, MOST_NUMBERS)
+    if len(pose) <= at_once:
+        return _run(pose, activation, weight, *others)[:2]
+    chunks = zip(pose.split(at_once), activation.split(at_once), strict=True)
+    outputs = zip(*(_run(*chunk, weight, *others)[:2] for chunk in chunks), strict=True)
+    return tuple(torch.cat(parts) for parts in outputs)
+
+
+@lru_cache(maxsize=256)
+def _images_at_once(
+    pose_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    by_position: bool,
+    iterations: int,
+    most_numbers: int,
+) -> int:
+    layer = known_layer(pose_shape, weight_shape, stride, by_position)
+    numbers = launch.Kept(layer, iterations, torch.float32).size // max(1, layer.blocks)
+    at_once: int = layer.lanes * max(1, most_numbers // max(1, numbers))
+    return at_once
+
+
+def _run_backward(
+    pose_gradient: Tensor | None,
+    activation_gradient: Tensor | None,
+    kept: Tensor,
+    pose_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    by_position: bool,
+    *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    kept = _aligned(kept)
+    if pose_gradient is None or activation_gradient is None:
+        layer = known_layer(pose_shape, weight_shape, stride, by_position)
+        like = kept.new_empty(0, dtype=launch.statistics_type(kept.dtype))
+        pose_gradient, activation_gradient = gradients_of_outputs(pose_gradient, activation_gradient, layer, like)
+    with on_device_of(kept):
+        return launch.backward(
+            pose_gradient, activation_gradient, kept, pose_shape, weight_shape, stride, by_position, *settings
+        )
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -96,71 +157,36 @@ def _aligned(tensor: Tensor) -> Tensor:
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
-def _run(*arguments: Any) -> tuple[Tensor, ...]:
-    inputs, settings = split(arguments)
-    layer = known_layer(inputs[0].shape, inputs[2].shape, tuple(settings.stride), settings.by_position)
-    with torch.cuda.device_of(inputs[0]):
-        out_pose, out_activation, kept = launch.forward(*inputs, layer, *settings[2:])
-    return out_pose, out_activation, *kept
-
-
-def _run_in_chunks(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The outputs alone. So many images are routed at a time that what is kept of them meanwhile stays small."""
-    (pose, activation, *others), settings = split(arguments)
-    layer = known_layer(pose.shape, others[0].shape, tuple(settings.stride), settings.by_position)
-    numbers = launch.state_size(layer, settings.iterations) // max(1, layer.blocks)
-    at_once = layer.lanes * max(1, MOST_NUMBERS // max(1, numbers))
-    if layer.images <= at_once:
-        out_pose, out_activation, *_ = _run(*arguments)
-        return out_pose, out_activation
-    chunks = zip(pose.split(at_once), activation.split(at_once), strict=True)
-    outputs = zip(*(_run(*chunk, *others, *settings)[:2] for chunk in chunks), strict=True)
-    poses, activations = (torch.cat(parts) for parts in outputs)
-    return poses, activations
-
-
-def _run_backward(
-    pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_and_settings: Any
-) -> tuple[Tensor, ...]:
-    kept = launch.Kept(*map(_aligned, kept_and_settings[:3]))
-    pose_shape, weight_shape, stride, by_position, *settings = kept_and_settings[3:]
-    layer = known_layer(tuple(pose_shape), tuple(weight_shape), tuple(stride), by_position)
-    of_outputs = gradients_of_outputs(pose_gradient, activation_gradient, layer, kept.state)
-    with torch.cuda.device_of(kept.state):
-        return launch.backward(*of_outputs, kept, layer, weight_shape, *settings)
-
-
-def _save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: Inputs, settings: KernelSettings, kept: Tensor) -> None:
     """What the backward pass needs: what the kernels kept, and the shapes and types of the gradients."""
-    inputs, settings = split(arguments)
-    shapes = list(inputs[0].shape), list(inputs[2].shape)
-    ctx.save_for_backward(*output[2:])
+    pose, _, weight, _, _ = inputs
+    ctx.save_for_backward(kept)
     ctx.set_materialize_grads(False)
-    ctx.settings = (
-        *shapes,
-        settings.stride,
-        settings.by_position,
-        settings.iterations,
-        settings.final_lambda,
-        settings.data_unit,
-    )
-    ctx.dtypes = tuple(tensor.dtype for tensor in inputs)
+    stride, by_position, iterations, final_lambda, _, data_unit = settings
+    ctx.settings = pose.shape, weight.shape, tuple(stride), by_position, iterations, final_lambda, data_unit
+    ctx.dtypes = pose.dtype, weight.dtype
+
+
+def _gradients(
+    backward: Callable[..., Any], ctx: Any, pose_gradient: Tensor | None, activation_gradient: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The gradients of the five inputs."""
+    refuse_second_derivative()
+    (kept,) = ctx.saved_tensors
+    of_pose, of_activation, of_weight, of_betas = backward(pose_gradient, activation_gradient, kept, *ctx.settings)
+    # Poses and matrices may be bfloat16; the kernels return float32.
+    if of_pose.dtype != ctx.dtypes[0]:
+        of_pose, of_weight = of_pose.to(ctx.dtypes[0]), of_weight.to(ctx.dtypes[1])
+    return of_pose, of_activation, of_weight, *of_betas.unbind()
 
 
 def _save_for_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.mark_non_differentiable(*output[2:])
-    _save(ctx, inputs, output)
-
-
-def _gradients(backward: Callable[..., Any], ctx: Any, *of_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-    found = gradients_of_arguments(backward, ctx, *of_outputs)
-    # Poses and matrices may be bfloat16; the kernels return float32.
-    typed = (gradient.to(dtype) for gradient, dtype in zip(found[:5], ctx.dtypes, strict=True))
-    return *typed, *found[5:]
+    ctx.mark_non_differentiable(output[2])
+    _save(ctx, *split(inputs), output[2])
 
 
 def _differentiate(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _gradients(route_backward, ctx, *gradients[:2])
+    return *_gradients(route_backward, ctx, *gradients[:2]), *[None] * len(KernelSettings._fields)
 
 
 route_and_keep.register_autograd(_differentiate, setup_context=_save_for_operator)
@@ -170,11 +196,20 @@ class _Routing(torch.autograd.Function):
     """`route_and_keep` with its gradient, for plain calls."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
-        output = _run(*arguments)
-        _save(ctx, arguments, output)
-        return output[0], output[1]
+    def forward(
+        ctx: Any,
+        pose: Tensor,
+        activation: Tensor,
+        weight: Tensor,
+        beta_u: Tensor,
+        beta_a: Tensor,
+        settings: KernelSettings,
+    ) -> tuple[Tensor, Tensor]:
+        inputs = pose, activation, weight, beta_u, beta_a
+        out_pose, out_activation, kept = _run(*inputs, *settings)
+        _save(ctx, inputs, settings, kept)
+        return out_pose, out_activation
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _gradients(_run_backward, ctx, *gradients)
+        return *_gradients(_run_backward, ctx, *gradients), None
