@@ -5,7 +5,7 @@ from torch import nn
 
 from emcaps.nn import PrimaryCaps
 from emcaps.nn.layers import ImageConv
-from emcaps.nn.linear import _Linear, linear, sum_over_positions
+from emcaps.nn.linear import PrimaryProduct, _Linear, linear, sum_over_positions
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 SHAPES = [(1, 1, 1), (3, 7, 5), (2, 3, 4, 5), (0, 3, 4, 5), (64, 16, 16, 5)]
@@ -59,7 +59,59 @@ def test_layers_take_the_product_on_a_gpu_alone(layer, device):
         node = waiting.pop()
         names.add(node.name())
         waiting += [following for following, _ in node.next_functions if following is not None]
-    assert ("_LinearBackward" in names) == (device == "cuda")
+    assert bool({"_LinearBackward", "PrimaryProductBackward"} & names) == (device == "cuda")
+
+
+def primary(device, dtype=torch.float64):
+    """A layer of primary capsules, features for it, and the arguments of PrimaryProduct."""
+    torch.manual_seed(0)
+    layer = PrimaryCaps(5, 3).to(device, dtype)
+    features = torch.randn(2, 4, 3, 5, device=device, dtype=dtype).permute(0, 3, 1, 2).requires_grad_()
+    return layer, [features, layer.pose.weight, layer.activation.weight, layer.pose.bias, layer.activation.bias]
+
+
+@pytest.mark.parametrize("outputs", [(0,), (1,), (0, 1)], ids=["pose", "activation", "both"])
+def test_primary_product_has_the_bits_of_its_steps(outputs, device, monkeypatch):
+    monkeypatch.setattr("emcaps.nn.layers.linear", _Linear.apply)  # as on a GPU
+    layer, inputs = primary(device, torch.float32)
+    pose, logit = layer.in_one_product(inputs[0])
+    want, got = (pose.unflatten(-1, (3, 4, 4)), logit.sigmoid()), PrimaryProduct.apply(*inputs)
+    slopes = [torch.randn_like(want[output]) for output in outputs]
+    found, expected = (
+        torch.autograd.grad([results[output] for output in outputs], inputs, slopes) for results in (got, want)
+    )
+    for one, other in zip((*got, *found), (*want, *expected), strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+
+
+def test_primary_product_has_second_derivatives(device):
+    _, inputs = primary(device)
+    assert torch.autograd.gradcheck(PrimaryProduct.apply, inputs)
+    assert torch.autograd.gradgradcheck(PrimaryProduct.apply, inputs)
+
+
+def test_primary_product_computes_only_the_gradients_that_are_needed(device):
+    _, (features, *parameters) = primary(device)
+    bias = parameters[-1]
+    pose, activation = PrimaryProduct.apply(features.detach(), *(each.detach() for each in parameters[:-1]), bias)
+    (pose.sum() + activation.sum()).backward()
+    assert bias.grad is not None
+    assert features.grad is None
+
+
+@NEEDS_GPU
+def test_primary_capsules_take_one_product_where_they_learn():
+    layer, (features, *_) = primary("cuda", torch.float32)
+
+    def in_one(layer):
+        return layer(features).activation.grad_fn.name() == "PrimaryProductBackward"
+
+    assert in_one(layer)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert not in_one(layer)
+    layer.activation.bias.requires_grad_(False)
+    assert not in_one(layer)
 
 
 @NEEDS_GPU
@@ -95,7 +147,8 @@ def test_gradients_on_a_gpu_are_as_exact_as_torchs_and_the_same_every_time(make,
         return torch.autograd.grad(sum(each.square().mean() for each in outputs), list(layer.parameters()))
 
     want, got, again = gradients(exact, images.double()), gradients(layer, images), gradients(layer, images)
-    monkeypatch.setattr("emcaps.nn.layers.linear", F.linear)
+    for place in ("linear", "layers"):
+        monkeypatch.setattr(f"emcaps.nn.{place}.has_own_gradients", lambda *_: False)
     torchs = gradients(layer, images)
     for exactly, ours, repeated, plain in zip(want, got, again, torchs, strict=True):
         error, plain_error = (float((found.double() - exactly).norm() / exactly.norm()) for found in (ours, plain))

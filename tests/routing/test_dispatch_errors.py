@@ -190,3 +190,19 @@ def test_options_are_named(routing, inputs):
 def test_class_routing_has_no_stride():
     with pytest.raises(TypeError, match="stride"):
         class_routing(*CLASS, stride=1)
+
+
+@LAYERS
+def test_what_was_accepted_before_makes_nothing_else_acceptable(routing, inputs):
+    """Checks are remembered by shapes, types and settings: one that differs, or is only equal, is still refused."""
+    routing(*inputs, iterations=1, final_lambda=1.0)
+    assert "same dtype" in message(routing, inputs._replace(weight=inputs.weight.float()), iterations=1)
+    assert "same device" in message(routing, inputs._replace(beta_a=inputs.beta_a.to("meta")), iterations=1)
+    assert "beta_u must be (2,)" in message(routing, inputs._replace(beta_u=inputs.beta_u[:1]), iterations=1)
+    for value in (True, 1.0, [1], torch.tensor(1)):
+        assert f"not {value!r}" in message(routing, inputs, iterations=value)
+    assert "final_lambda must be positive" in message(routing, inputs, final_lambda=True)
+    if "conv" in routing.__name__:
+        routing(*inputs, iterations=1, stride=(1, 1))
+        for value in ((True, 1), (1.0, 1), [1, True]):
+            assert "stride must be a whole number" in message(routing, inputs, iterations=1, stride=value)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from emcaps.nn.linear import linear
+from emcaps.nn.linear import PrimaryProduct, has_own_gradients, linear
 from emcaps.routing import (
     RoutingOutput,
     RoutingTrace,
@@ -56,6 +56,9 @@ class PrimaryCaps(nn.Module):
     def forward(self, features: Tensor) -> RoutingOutput:
         """features (B, channels, H, W)."""
         # On a GPU the gradient of one matrix product is far quicker. Hooks on the two convolutions do not run then.
+        parameters = self.pose.weight, self.activation.weight, self.pose.bias, self.activation.bias
+        if has_own_gradients(features, *parameters):
+            return RoutingOutput(*PrimaryProduct.apply(features, *parameters))
         pose, logit = self.in_one_product(features) if features.is_cuda else self.by_convolution(features)
         return RoutingOutput(pose.unflatten(-1, (self.types, 4, 4)), logit.sigmoid())
 
@@ -89,7 +92,7 @@ class ImageConv(nn.Conv2d):
         (above, left) = cast("tuple[int, int]", self.padding)
         windows = F.pad(images, (left, left, above, above)).unfold(2, rows, down).unfold(3, columns, right)
         flat = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
-        return linear(flat, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+        return linear(flat, self.weight, self.bias).permute(0, 3, 1, 2)
 
 
 class ConvCaps(nn.Module):

@@ -85,10 +85,16 @@ def _cross_entropy_losses(activation: Tensor, target: Tensor) -> Tensor:
 
 def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> bool:
     """Whether the kernel can compute this loss, and does so faster. What is wrong with inputs the formulas say."""
+    if not activation.is_cuda:
+        return False
     constants = [tensor for tensor in (weight, margin) if isinstance(tensor, Tensor)]
     tensors = activation, target, *constants
-    if not (is_plain_call(tensors) and activation.is_cuda) or is_transformed(tensors):
+    if not is_plain_call(tensors) or is_transformed(tensors):
         return False
+    device = activation.device
+    for tensor in constants:
+        if tensor.dtype != torch.float32 or tensor.requires_grad or tensor.device != device:
+            return False
     return (
         activation.dim() == 2
         and 0 < activation.shape[1] <= MOST_CLASSES
@@ -96,11 +102,10 @@ def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, marg
         and target.shape == activation.shape[:1]
         and (weight is None or weight.shape == target.shape)
         and (not isinstance(margin, Tensor) or margin.dim() == 0)
+        and activation.dtype == torch.float32
         and target.dtype == torch.int64
-        and all(tensor.dtype == torch.float32 for tensor in (activation, *constants))
-        and all(tensor.device == activation.device for tensor in tensors)
-        and not any(tensor.requires_grad for tensor in constants)
-        and not unavailable("triton", activation.device)
+        and target.device == device
+        and not unavailable("triton", device)
     )
 
 
