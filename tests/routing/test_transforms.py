@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from emcaps import class_routing, conv_routing
+from emcaps.routing.operators import apply
 from routing.cases import class_inputs, conv_inputs
 from routing.compare import assert_close
 
@@ -69,3 +70,27 @@ def test_vmap_over_a_second_batch_dimension(layer):
         want = routing(pose[index], activation[index], *inputs[2:], iterations=3)
         assert_close("pose", got.pose[index], want.pose, 1e-12)
         assert_close("activation", got.activation[index], want.activation, 1e-12)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor):
+        return 2 * tensor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+def test_apply_is_that_of_the_function():
+    tensor = torch.ones(3, requires_grad=True)
+    doubled = apply(Doubled, tensor)
+    assert doubled.grad_fn.name() == "DoubledBackward"
+    assert torch.equal(torch.autograd.grad(doubled.sum(), tensor)[0], torch.full((3,), 2.0))
+
+
+def test_apply_leaves_active_transforms_to_torch():
+    """Torch refuses a function without rules for them, even where none of its tensors is transformed."""
+    tensor = torch.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.vmap(lambda _: apply(Doubled, tensor))(torch.zeros(2))

@@ -23,6 +23,7 @@ from emcaps.routing import (
 )
 from emcaps.routing.checks import check_coordinate_scale, checked_options
 from emcaps.routing.geometry import as_pair
+from emcaps.routing.operators import apply
 from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
 
@@ -58,7 +59,7 @@ class PrimaryCaps(nn.Module):
         # On a GPU the gradient of one matrix product is far quicker. Hooks on the two convolutions do not run then.
         parameters = self.pose.weight, self.activation.weight, self.pose.bias, self.activation.bias
         if has_own_gradients(features, *parameters):
-            return RoutingOutput(*PrimaryProduct.apply(features, *parameters))
+            return RoutingOutput(*apply(PrimaryProduct, features, *parameters))
         pose, logit = self.in_one_product(features) if features.is_cuda else self.by_convolution(features)
         return RoutingOutput(pose.unflatten(-1, (self.types, 4, 4)), logit.sigmoid())
 

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from emcaps.routing.operators import is_plain_call, is_transformed
+from emcaps.routing.operators import apply, is_plain_call, is_transformed
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear of inputs (B, ..., channels), with the same bits. A weight of more than two dims is flattened to two."""
     if inputs.dim() > 2 and has_own_gradients(inputs, weight, bias):
-        output: Tensor = _Linear.apply(inputs, weight, bias)
+        output: Tensor = apply(_Linear, inputs, weight, bias)
         return output
     return F.linear(inputs, weight.flatten(1), bias)
 
@@ -28,11 +28,11 @@ def has_own_gradients(inputs: Tensor, *parameters: Tensor | None) -> bool:
 
     What torch.compile, vmap, autocast and the like have to see is torch's own operator.
     """
-    if not inputs.is_cuda or not torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+    tensors = inputs, *parameters
+    if not (inputs.is_cuda and torch.is_grad_enabled() and is_plain_call(tensors)):
         return False
-    tensors, bias = [inputs, *(each for each in parameters if each is not None)], parameters[-1]
-    learns = bias is not None and bias.requires_grad and len(tensors) == 1 + len(parameters)
-    return learns and is_plain_call(tensors) and not is_transformed(tensors)
+    learns = parameters[-1] is not None and parameters[-1].requires_grad
+    return learns and not torch.is_autocast_enabled("cuda") and not is_transformed(tensors)
 
 
 class _Linear(torch.autograd.Function):

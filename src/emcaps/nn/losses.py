@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from emcaps.routing.availability import unavailable
-from emcaps.routing.operators import is_plain_call, is_transformed
+from emcaps.routing.operators import apply, is_plain_call, is_transformed
 
 MARGIN_PRESENT, MARGIN_ABSENT, ABSENT_WEIGHT = 0.9, 0.1, 0.5
 TINY = 1e-12
@@ -52,7 +52,7 @@ def _loss(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, 
     if not _fits_kernel(activation, target, weight, margin):
         return _by_formula(kind, activation, target, weight, margin)
     if torch.is_grad_enabled() and activation.requires_grad:
-        loss: Tensor = _FusedLoss.apply(kind, activation, target, weight, margin)
+        loss: Tensor = apply(_FusedLoss, kind, activation, target, weight, margin)
         return loss
     return _in_one_kernel(kind, activation, target, weight, margin)[0]
 
@@ -85,11 +85,9 @@ def _cross_entropy_losses(activation: Tensor, target: Tensor) -> Tensor:
 
 def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> bool:
     """Whether the kernel can compute this loss, and does so faster. What is wrong with inputs the formulas say."""
-    if not activation.is_cuda:
-        return False
     constants = [tensor for tensor in (weight, margin) if isinstance(tensor, Tensor)]
     tensors = activation, target, *constants
-    if not is_plain_call(tensors) or is_transformed(tensors):
+    if not (is_plain_call(tensors) and activation.is_cuda) or is_transformed(tensors):
         return False
     device = activation.device
     for tensor in constants:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -94,17 +95,17 @@ def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u:
 
 def _check_inputs(inputs: Inputs, stride: Pair | None) -> None:
     """Check all that shapes, types and devices tell. Networks call with the same few of them over and over."""
-    _check_tensors(*inputs)
+    check: Callable[..., None] = _remembered_check
+    if not is_plain_call(inputs):  # then sizes may be symbols
+        _check_tensors(*inputs)
+        check = _check_described
     pose, activation, weight, beta_u, beta_a = inputs
-    described = (
-        *(stride, pose.shape, activation.shape, weight.shape, beta_u.shape, beta_a.shape),
+    check(
+        stride,
+        *(pose.shape, activation.shape, weight.shape, beta_u.shape, beta_a.shape),
         (pose.dtype, activation.dtype, weight.dtype, beta_u.dtype, beta_a.dtype),
         (pose.device, activation.device, weight.device, beta_u.device, beta_a.device),
     )
-    if is_plain_call(inputs):
-        _remembered_check(*described)
-    else:  # sizes may be symbols
-        _check_described(*described)
 
 
 def _check_described(

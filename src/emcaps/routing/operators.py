@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
@@ -48,7 +48,7 @@ def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
     return (pose, activation, weight, beta_u, beta_a), KernelSettings(*settings)
 
 
-def is_plain_call(inputs: Sequence[Tensor]) -> bool:
+def is_plain_call(inputs: Sequence[object]) -> bool:
     """Whether no compiler, tracer or dispatch mode has to see the operators, and all tensors are ordinary ones."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return False
@@ -58,15 +58,26 @@ def is_plain_call(inputs: Sequence[Tensor]) -> bool:
 _ORDINARY = {Tensor, Parameter}
 
 
-def is_transformed(inputs: Sequence[Tensor]) -> bool:
+def apply(function: type[Function], *arguments: Any) -> Any:
+    """`function.apply` for a plain call.
+
+    Torch's own first looks through all arguments for what a transform may have left of its tensors: for nothing where
+    no transform is active and `is_transformed` has looked already.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*arguments)
+    return super(Function, function).apply(*arguments)  # type: ignore[misc]
+
+
+def is_transformed(inputs: Sequence[object]) -> bool:
     """Whether the call is under a transform such as vmap or jvp, which only plain PyTorch supports."""
     if torch.compiler.is_compiling():
         return False
     is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    may_be_dual = getattr(forward_ad, "_current_level", 0) >= 0  # below, no tensor has a tangent
     tensors = [tensor for tensor in inputs if isinstance(tensor, Tensor)]
     if any(map(is_wrapped, tensors)):
         return True
+    may_be_dual = getattr(forward_ad, "_current_level", 0) >= 0  # below, no tensor has a tangent
     return may_be_dual and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 

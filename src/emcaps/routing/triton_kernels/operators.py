@@ -16,6 +16,7 @@ from emcaps.routing.operators import (
     ARGUMENTS,
     Inputs,
     KernelSettings,
+    apply,
     empty_outputs,
     gradients_of_outputs,
     is_plain_call,
@@ -35,7 +36,7 @@ def fused_routing(inputs: Inputs, settings: KernelSettings) -> tuple[Tensor, Ten
     """Pose and activation of the parents; a weight of four dims is a class layer's."""
     learns = needs_gradients(inputs)
     if is_plain_call(inputs):
-        output = _Routing.apply(*inputs, settings) if learns else _run_in_chunks(*inputs, *settings)
+        output = apply(_Routing, *inputs, settings) if learns else _run_in_chunks(*inputs, *settings)
     else:
         output = route_and_keep(*inputs, *settings) if learns else route(*inputs, *settings)
     return output[0], output[1]
