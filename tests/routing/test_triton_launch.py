@@ -166,7 +166,7 @@ def test_parts_are_aligned_and_inside_their_memory(shapes, iterations, dtype):
     """Kernels are compiled for parts that start at multiples of 16 bytes."""
     layer = Layer.of(*LAYERS[shapes], (1, 1), False)
     numbers = torch.float32 if dtype == torch.bfloat16 else dtype
-    kept, work = Kept(layer, iterations, dtype), Work(layer, iterations, numbers)
+    kept, work = Kept(layer, iterations, dtype), Work(layer, iterations, numbers, staged)
     forward = forward_steps(layer, kept, iterations, 1.0, 1e-4, 1.0, (1,) * 9, (0, 0, 0))
     backward = backward_steps(layer, kept, work, iterations, 1.0, 1.0)
     assert (len(forward), len(backward)) == (2 * iterations, 2 * iterations + 2)

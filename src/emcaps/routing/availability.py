@@ -81,6 +81,11 @@ def _missing_gpu_features(index: int | None) -> list[str]:
     return []
 
 
+def has_asynchronous_copies(index: int | None) -> bool:
+    """Whether a GPU can copy to shared memory while it computes, as sweeps through stages do."""
+    return os.environ.get("TRITON_INTERPRET") == "1" or _capability(index) >= (8, 0)
+
+
 @functools.cache
 def _capability(index: int | None) -> tuple[int, int]:
     """The compute capability of a GPU. To ask for it at every call would take longer than a kernel."""

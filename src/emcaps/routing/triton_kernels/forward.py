@@ -80,6 +80,93 @@ def by_slice(values, SLICES: tl.constexpr, PARENTS: tl.constexpr, BB: tl.constex
     return slices
 
 
+@triton.jit
+def with_vote(data, mean, spread, vote, share):
+    """A parent's data, mean and sum of squared distances after one more vote, by Welford's recurrence.
+
+    One pass suffices, and no large numbers are subtracted.
+    """
+    new_data = data + share
+    step = tl.where(new_data > 0, share / new_data, 0.0)
+    pull = data * step
+    nearer, factor = move_from_nearer_end(step, data, new_data)
+    new_mean = ()
+    new_spread = ()
+    for h in tl.static_range(16):
+        difference = vote[h] - mean[h]
+        new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], mean[h])),)
+        new_spread = new_spread + (spread[h] + pull * (difference * difference),)
+    return new_data, new_mean, new_spread
+
+
+@triton.jit
+def store_record(
+    record_pointer,
+    out_pose_pointer,
+    out_activation_pointer,
+    beta_u_pointer,
+    beta_a_pointer,
+    data,
+    mean,
+    spread,
+    o,
+    position,
+    block,
+    routing_lambda: tl.float64,
+    variance_floor: tl.float64,
+    data_unit: tl.float64,
+    B,
+    positions,
+    O,
+    LAST: tl.constexpr,
+    BB: tl.constexpr,
+):
+    """Store (2) to (6) for the parent types `o`, and the outputs in the LAST iteration.
+
+    They come from the data, means and sums of squared distances of all children. Types beyond the last are left out.
+    """
+    DTYPE: tl.constexpr = record_pointer.dtype.element_ty
+    lane = tl.arange(0, BB)[None, :]
+    routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
+    variance_floor = tl.full((1, 1), variance_floor, DTYPE)
+    data_unit = tl.full((1, 1), data_unit, DTYPE)
+    known = o < O
+    beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
+    beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
+    record = record_pointer + (position * O + o) * (RECORD * BB) + lane * 4
+    image = block * BB + lane
+    out = (image * positions + position % positions) * O + o
+    # Lanes without an image stay finite even with a floor of zero, so that sums over images need no mask.
+    valid = image < B
+    per_data = inverse(data + EPSILON)
+    kept = quotient(data, data + EPSILON)
+    log_variance = tl.zeros(data.shape, DTYPE)
+    for row in tl.static_range(4):
+        means = ()
+        precisions = ()
+        spreads = ()
+        for k in tl.static_range(4):
+            all_mean = mean[4 * row + k]
+            pose_h = all_mean * kept
+            squares = spread[4 * row + k] + data * (all_mean - pose_h) * (all_mean - pose_h)
+            variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
+            log_variance += tl.log(variance)
+            means = means + (pose_h,)
+            precisions = precisions + (inverse(variance),)
+            spreads = spreads + (squares * per_data,)
+        store_four(record + field(MEAN + 4 * row, BB), means, known)
+        store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
+        store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
+        if LAST:
+            store_four(out_pose_pointer + out * 16 + 4 * row, means, known & valid)
+    unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
+    logit = routing_lambda * (beta_a - unit_cost * data)
+    log_peak = log_sigmoid(logit) - 0.5 * log_variance
+    store_four(record + field(LOG_PEAK, BB), (log_peak, data, logit, unit_cost), known)  # in the order of the fields
+    if LAST:
+        tl.store(out_activation_pointer + out, tl.sigmoid(logit), mask=known & valid)
+
+
 @triton.jit(do_not_specialize=[*SIZES, "B"], do_not_specialize_on_alignment=["beta_u_pointer", "beta_a_pointer"])
 def m_step(
     pose_pointer,
@@ -160,64 +247,38 @@ def m_step(
             if SHARED:
                 vote = placed(vote, child // C, rows, columns)
                 share = tl.where(n + slice < count, share, 0.0)
-            # Welford's running mean and sum of squared distances: one pass, and no large numbers are subtracted.
-            new_data = data + share
-            step = tl.where(new_data > 0, share / new_data, 0.0)
-            pull = data * step
-            nearer, factor = move_from_nearer_end(step, data, new_data)
-            new_mean = ()
-            new_spread = ()
-            for h in tl.static_range(16):
-                difference = vote[h] - mean[h]
-                new_mean = new_mean + (tl.fma(factor, difference, tl.where(nearer, vote[h], mean[h])),)
-                new_spread = new_spread + (spread[h] + pull * (difference * difference),)
-            data = new_data
-            mean = new_mean
-            spread = new_spread
+            data, mean, spread = with_vote(data, mean, spread, vote, share)
 
-    routing_lambda = tl.full((1, 1), routing_lambda, DTYPE)
-    variance_floor = tl.full((1, 1), variance_floor, DTYPE)
-    data_unit = tl.full((1, 1), data_unit, DTYPE)
-    o = first_parent + tl.arange(0, PARENTS)[:, None]
-    known = o < O
-    beta_u = tl.load(beta_u_pointer + o, mask=known, other=0.0)
-    beta_a = tl.load(beta_a_pointer + o, mask=known, other=0.0)
-    record = record_pointer + (position * O + o) * (RECORD * BB) + fours
-    image = block * BB + lane
-    out = (image * (OH * OW) + position % (OH * OW)) * O + o
-    # Lanes without an image stay finite even with a floor of zero, so that sums over images need no mask.
-    valid = image < B
     total = merge_slices(data, SLICES, PARENTS, BB)
-    per_data = inverse(total + EPSILON)
-    kept = quotient(total, total + EPSILON)
-    log_variance = tl.zeros((PARENTS, BB), DTYPE)
+    total_mean = ()
+    total_spread = ()
     for row in tl.static_range(4):
-        means = ()
-        precisions = ()
-        spreads = ()
         four = (data,) + mean[4 * row : 4 * row + 4] + spread[4 * row : 4 * row + 4]
         moments = tl.reduce(by_slice(four, SLICES, PARENTS, BB), 0, merged)
-        for k in tl.static_range(4):
-            all_mean = moments[1 + k]
-            pose_h = all_mean * kept
-            squares = moments[5 + k] + total * (all_mean - pose_h) * (all_mean - pose_h)
-            variance = tl.where(valid, squares * per_data + variance_floor, 1.0)
-            log_variance += tl.log(variance)
-            means = means + (pose_h,)
-            precisions = precisions + (inverse(variance),)
-            spreads = spreads + (squares * per_data,)
-        store_four(record + field(MEAN + 4 * row, BB), means, known)
-        store_four(record + field(PRECISION + 4 * row, BB), precisions, known)
-        store_four(record + field(SPREAD + 4 * row, BB), spreads, known)
-        if LAST:
-            store_four(out_pose_pointer + out * 16 + 4 * row, means, known & valid)
-    unit_cost = (16.0 * beta_u + 0.5 * log_variance) / data_unit
-    logit = routing_lambda * (beta_a - unit_cost * total)
-    log_peak = log_sigmoid(logit) - 0.5 * log_variance
-    store_four(record + field(LOG_PEAK, BB), (log_peak, total, logit, unit_cost), known)  # in the order of the fields
-    if LAST:
-        tl.store(out_activation_pointer + out, tl.sigmoid(logit), mask=known & valid)
-    else:
+        total_mean = total_mean + moments[1:5]
+        total_spread = total_spread + moments[5:9]
+    store_record(
+        record_pointer,
+        out_pose_pointer,
+        out_activation_pointer,
+        beta_u_pointer,
+        beta_a_pointer,
+        total,
+        total_mean,
+        total_spread,
+        first_parent + tl.arange(0, PARENTS)[:, None],
+        position,
+        block,
+        routing_lambda,
+        variance_floor,
+        data_unit,
+        B,
+        OH * OW,
+        O,
+        LAST,
+        BB,
+    )
+    if not LAST:
         tl.debug_barrier()  # from here on all slices read what was stored for their parents
         record = record_pointer + (position * O + parent) * (RECORD * BB) + fours
         mean = load_matrix(record + field(MEAN, BB), 4 * BB, DTYPE)

@@ -1,4 +1,4 @@
-"""The kernels of a forward and of a backward pass, in order, and the memory that they share.
+"""The kernels of a forward and of a backward pass, in order.
 
 Each pass is a list of steps, made once for all calls with the same shapes, types and settings. A pass takes its memory
 in few pieces, because each takes time: one for all that is kept for the backward pass, another for what only the
@@ -14,16 +14,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from emcaps.routing.availability import has_asynchronous_copies
 from emcaps.routing.settings import routing_lambda
-from emcaps.routing.triton_kernels.backward import input_gradient, parent_gradient
+from emcaps.routing.triton_kernels.backward import parent_gradient
 from emcaps.routing.triton_kernels.fast_launch import Launches, Part, Step
 from emcaps.routing.triton_kernels.forward import m_step
+from emcaps.routing.triton_kernels.input_gradient import input_gradient
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
+from emcaps.routing.triton_kernels.layout import Kept, Work, partial_sums, statistics_type
 from emcaps.routing.triton_kernels.packing import pack
-from emcaps.routing.triton_kernels.records import ADJOINT, RECORD
+from emcaps.routing.triton_kernels.staged_backward import staged_moments, staged_share_gradients
+from emcaps.routing.triton_kernels.staged_forward import staged_log_joints, staged_m_step
 from emcaps.routing.triton_kernels.windows import assign, assignment_gradients, gather_gradients, sum_parameters
 
-FORWARD = ("pose", "activation", "weight", "beta_u", "beta_a", "kept", "out_pose", "out_activation")
+FORWARD = ("pose", "activation", "weight", "beta_u", "beta_a", "kept", "scratch", "out_pose", "out_activation")
 """The tensors of a forward pass. `beta_u`, `beta_a` and `weight` are contiguous; `pose` has contiguous matrices."""
 BACKWARD = (
     *("pose_gradient", "activation_gradient", "kept", "work"),
@@ -32,103 +36,15 @@ BACKWARD = (
 """The tensors of a backward pass, all of them contiguous: gradients of the outputs, memory, gradients of the inputs."""
 
 
-def statistics_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of all numbers but poses and matrices, which have `dtype`."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
-
-
-class Kept:
-    """Where things lie in what the forward pass keeps: for an edge one number for each E-step, never a vote.
-
-    It is one tensor of the poses' type. All parts start at multiples of 16 bytes.
-    """
-
-    def __init__(self, layer: Layer, iterations: int, dtype: torch.dtype) -> None:
-        self._dtype, self._statistics = dtype, statistics_type(dtype)
-        self.children_step, self.edge_step = layer.children * layer.lanes, layer.edges * layer.lanes
-        self.record_step = layer.parents * RECORD.value * layer.lanes
-        ratio = self._statistics.itemsize // dtype.itemsize
-        numbers = 2 * self.children_step + iterations * self.record_step + (iterations - 1) * self.edge_step
-        self._pose = numbers * self._statistics.itemsize
-        self._weight = self._pose + layer.children * layer.lanes * 16 * dtype.itemsize
-        self.size = numbers * ratio + layer.children * layer.lanes * 16 + layer.matrices * 16
-        self._records = 2 * self.children_step
-        self._assignments = self._records + iterations * self.record_step
-
-    def pose(self) -> Part:
-        return Part("kept", self._pose, self._dtype)
-
-    def weight(self) -> Part:
-        return Part("kept", self._weight, self._dtype)
-
-    def activation(self) -> Part:
-        return self._at(0)
-
-    def first_share(self) -> Part:
-        """The activations times the even assignments."""
-        return self._at(self.children_step)
-
-    def record(self, iteration: int) -> Part:
-        return self._at(self._records + iteration * self.record_step)
-
-    def assignment(self, iteration: int) -> Part:
-        """The assignments after an iteration."""
-        return self._at(self._assignments + iteration * self.edge_step)
-
-    def _at(self, number: int) -> Part:
-        return Part("kept", number * self._statistics.itemsize, self._statistics)
-
-
-class Work:
-    """Where things lie in the memory that only a backward pass needs. All parts start at multiples of 16 bytes."""
-
-    def __init__(self, layer: Layer, iterations: int, dtype: torch.dtype) -> None:
-        lanes, self._itemsize, self.size = layer.lanes, dtype.itemsize, 0
-        self.adjoint_step, self.child_step = layer.parents * ADJOINT.value * lanes, layer.children * lanes
-        self._edge_step, self._beta_step = layer.edges * lanes, layer.blocks * layer.positions
-        self.beta_parts = iterations * self._beta_step
-        self._adjoints = self._add(iterations * self.adjoint_step)
-        self._edges = self._add((iterations - 1) * self._edge_step)
-        self._children = self._add((iterations - 1) * self.child_step)
-        self._slot_poses = self._add(layer.slots * lanes * 16)
-        self._slot_activations = self._add(layer.slots * lanes)
-        self._matrices = self._add(layer.edges * 16)
-        self._betas = self._add(2 * layer.parent_types * self.beta_parts)
-
-    def adjoint(self, iteration: int) -> Part:
-        return self._at(self._adjoints + iteration * self.adjoint_step)
-
-    def edge(self, iteration: int) -> Part:
-        """The gradients of the shares of an iteration but the first, then of the log joints before it."""
-        return self._at(self._edges + (iteration - 1) * self._edge_step)
-
-    def child(self, iteration: int) -> Part:
-        """What an iteration but the first adds to the gradients of activations."""
-        return self._at(self._children + (iteration - 1) * self.child_step)
-
-    def beta(self, iteration: int) -> Part:
-        return self._at(self._betas + iteration * self._beta_step)
-
-    def slot_pose(self) -> Part:
-        return self._at(self._slot_poses)
-
-    def slot_activation(self) -> Part:
-        return self._at(self._slot_activations)
-
-    def matrix(self) -> Part:
-        return self._at(self._matrices)
-
-    def _add(self, size: int) -> int:
-        start, self.size = self.size, self.size + -(-size // 4) * 4
-        return start
-
-    def _at(self, number: int) -> Part:
-        return Part("work", number * self._itemsize)
+def takes_stages(layer: Layer, dtype: torch.dtype, device: int) -> bool:
+    """Whether the sweeps through shared memory run. It depends on nothing but shapes, type and device."""
+    return layer.fits_stages and dtype == torch.float32 and has_asynchronous_copies(device)
 
 
 def forward_steps(
     layer: Layer,
     kept: Kept,
+    staged: bool,
     iterations: int,
     final_lambda: float,
     variance_floor: float,
@@ -144,8 +60,11 @@ def forward_steps(
         Step(
             pack,
             layer.pack_groups,
-            (*inputs, kept.pose(), children, first_share, kept.weight()),
-            (*strides, layer.images, layer.child_types, layer.places, layer.matrices, *layer.sizes),
+            (*inputs, kept.pose(), children, first_share, kept.weight(), kept.arrived() if staged else None),
+            (
+                *(*strides, layer.images, layer.child_types, layer.places, layer.matrices),
+                *(layer.staged_groups[0] if staged else 0, *layer.sizes),
+            ),
             constants=(lanes,),
             layout=(*strides, *alignment),
         )
@@ -155,17 +74,37 @@ def forward_steps(
         first, last = t == 0, t + 1 == iterations
         edges = before if last else kept.assignment(t)
         shares = first_share if first else children
-        steps.append(
-            Step(
-                m_step,
-                layer.parent_groups,
-                (kept.pose(), shares, kept.weight(), *betas, before, edges, kept.record(t), *outputs),
-                (routing_lambda(t, final_lambda), variance_floor, data_unit, layer.images, *layer.sizes),
-                constants=(layer.shared, first, last, *layer.parent_tile, lanes),
-                warps=layer.parent_warps,
-                most_registers=128,
+        numbers = routing_lambda(t, final_lambda), variance_floor, data_unit, layer.images, *layer.sizes
+        if staged:
+            split = layer.staged_groups[1] > 1
+            steps.append(
+                Step(
+                    staged_m_step,
+                    layer.staged_groups,
+                    (
+                        *(kept.pose(), shares, kept.weight(), *betas, before, Part("scratch"), kept.arrived()),
+                        *(kept.record(t), *outputs),
+                    ),
+                    numbers,
+                    constants=(first, last, split),
+                    most_registers=96,
+                )
             )
-        )
+            if not last:
+                parts = kept.pose(), kept.weight(), kept.record(t), edges
+                steps.append(Step(staged_log_joints, layer.staged_groups, parts, layer.sizes, (), most_registers=96))
+        else:
+            steps.append(
+                Step(
+                    m_step,
+                    layer.parent_groups,
+                    (kept.pose(), shares, kept.weight(), *betas, before, edges, kept.record(t), *outputs),
+                    numbers,
+                    constants=(layer.shared, first, last, *layer.parent_tile, lanes),
+                    warps=layer.parent_warps,
+                    most_registers=128,
+                )
+            )
         if not last:
             constants = layer.by_position, *layer.edge_tile, lanes
             steps.append(Step(assign, layer.edge_groups, (edges,), layer.sizes, constants))
@@ -174,7 +113,7 @@ def forward_steps(
 
 
 def backward_steps(
-    layer: Layer, kept: Kept, work: Work, iterations: int, final_lambda: float, data_unit: float
+    layer: Layer, kept: Kept, work: Work, staged: bool, iterations: int, final_lambda: float, data_unit: float
 ) -> list[Step]:
     lanes, steps = layer.lanes, []
     after = work.edge(1)  # those of the iteration after; the last iteration reads none
@@ -182,20 +121,44 @@ def backward_steps(
         first, last = t == 0, t + 1 == iterations
         gradients = after if first else work.edge(t)
         of_outputs = Part("pose_gradient"), Part("activation_gradient")
-        steps.append(
-            Step(
-                parent_gradient,
-                layer.parent_groups,
-                (
-                    *(kept.pose(), kept.weight(), *of_outputs, after, gradients),
-                    *(kept.record(t), work.adjoint(t), work.beta(t)),
-                ),
-                (routing_lambda(t, final_lambda), data_unit, work.beta_parts, layer.images, *layer.sizes),
-                constants=(layer.shared, first, last, *layer.parent_tile, lanes),
-                warps=layer.parent_warps,
-                most_registers=168,
+        numbers = routing_lambda(t, final_lambda), data_unit, work.beta_parts
+        adjoints = kept.record(t), work.adjoint(t), work.beta(t)
+        if staged:
+            split = layer.staged_groups[1] > 1
+            if not last:
+                steps.append(
+                    Step(
+                        staged_moments,
+                        layer.staged_groups,
+                        (kept.pose(), kept.weight(), after, work.partial(), kept.arrived(), *adjoints),
+                        (*numbers, *layer.sizes),
+                        constants=(split,),
+                        most_registers=96,
+                    )
+                )
+            if not first:
+                steps.append(
+                    Step(
+                        staged_share_gradients,
+                        layer.staged_groups,
+                        (kept.pose(), kept.weight(), *of_outputs, gradients, *adjoints),
+                        (*numbers, layer.images, *layer.sizes),
+                        constants=(last,),
+                        most_registers=96,
+                    )
+                )
+        else:
+            steps.append(
+                Step(
+                    parent_gradient,
+                    layer.parent_groups,
+                    (kept.pose(), kept.weight(), *of_outputs, after, gradients, *adjoints),
+                    (*numbers, layer.images, *layer.sizes),
+                    constants=(layer.shared, first, last, *layer.parent_tile, lanes),
+                    warps=layer.parent_warps,
+                    most_registers=168,
+                )
             )
-        )
         if not first:
             steps.append(
                 Step(
@@ -216,7 +179,10 @@ def backward_steps(
                 *(kept.assignment(0), work.edge(1), work.slot_pose(), work.slot_activation(), work.matrix()),
             ),
             (kept.record_step, work.adjoint_step, kept.edge_step, *layer.sizes),
-            constants=(layer.shared, iterations, *layer.gradient_tile, lanes),
+            constants=(
+                *(layer.shared, iterations, *layer.gradient_tile, lanes),
+                staged and layer.stages_parents and iterations in (2, 3),
+            ),
             warps=layer.gradient_warps,
         )
     )
@@ -251,6 +217,7 @@ class _Forward(NamedTuple):
     launches: Launches | None
     """None for no images."""
     kept: int
+    scratch: int
     pose: tuple[int, ...]
     activation: tuple[int, ...]
 
@@ -286,13 +253,15 @@ def _forward_plan(
     assert other_types == (statistics_type(dtype), dtype), "types of activation and weight"
     layer = known_layer(pose_shape, weight_shape, stride, by_position)
     shapes = (*layer.output_shape, 4, 4), layer.output_shape
+    staged = takes_stages(layer, dtype, device)
     kept = Kept(layer, iterations, dtype)
     if layer.images == 0:
-        return _Forward(None, kept.size, *shapes)
+        return _Forward(None, kept.size, 0, *shapes)
     strides = *pose_strides[:4], pose_strides[5], *activation_strides
     settings = iterations, final_lambda, variance_floor, data_unit
-    steps = forward_steps(layer, kept, *settings, strides, alignment)
-    return _Forward(Launches(steps, FORWARD, device, dtype), kept.size, *shapes)
+    steps = forward_steps(layer, kept, staged, *settings, strides, alignment)
+    scratch = partial_sums(layer) if staged else 0
+    return _Forward(Launches(steps, FORWARD, device, dtype), kept.size, scratch, *shapes)
 
 
 @lru_cache(maxsize=256)
@@ -311,8 +280,9 @@ def _backward_plan(
     shapes = tuple(pose_shape), tuple(pose_shape[:-2]), tuple(weight_shape), (2, layer.parent_types)
     if layer.images == 0:
         return _Backward(None, 0, *shapes)
-    work = Work(layer, iterations, statistics_type(dtype))
-    steps = backward_steps(layer, Kept(layer, iterations, dtype), work, iterations, final_lambda, data_unit)
+    staged = takes_stages(layer, dtype, device)
+    kept, work = Kept(layer, iterations, dtype), Work(layer, iterations, statistics_type(dtype), staged)
+    steps = backward_steps(layer, kept, work, staged, iterations, final_lambda, data_unit)
     return _Backward(Launches(steps, BACKWARD, device, dtype), work.size, *shapes)
 
 
@@ -354,7 +324,8 @@ def forward(
     out_pose, out_activation = activation.new_empty(plan.pose), activation.new_empty(plan.activation)
     if plan.launches is not None:
         betas = beta_u.contiguous(), beta_a.contiguous()
-        plan.launches(pose, activation, weight, *betas, kept, out_pose, out_activation)
+        scratch = activation.new_empty(plan.scratch) if plan.scratch else kept
+        plan.launches(pose, activation, weight, *betas, kept, scratch, out_pose, out_activation)
     return out_pose, out_activation, kept
 
 

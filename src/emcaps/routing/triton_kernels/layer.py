@@ -66,6 +66,27 @@ class Layer(LayerShape):
         return self.blocks * self.positions * -(-self.parent_types // self.parent_tile[1]), 1, 1
 
     @cached_property
+    def fits_stages(self) -> bool:
+        """Whether the staged sweeps can route this layer."""
+        return not self.shared and self.lanes == 32 and self.parent_types >= 4
+
+    @cached_property
+    def staged_groups(self) -> Grid:
+        """Programs of a staged sweep: groups of four parents, and parts of their children.
+
+        A GPU runs some hundreds of programs at once, and those that are left over leave most of it idle. The more there
+        are, the less that matters; but a part of less than 48 children costs more than it gains.
+        """
+        groups = self.blocks * self.positions * -(-self.parent_types // 4)
+        most = math.prod(self.kernel) * self.padded_types // 48
+        return groups, max(1, min(-(-1000 // max(1, groups)), most)), 1
+
+    @cached_property
+    def stages_parents(self) -> bool:
+        """Whether what `input_gradient` reads of parents can be staged."""
+        return self.fits_stages and self.gradient_tile == (4, 2)
+
+    @cached_property
     def gradient_groups(self) -> Grid:
         return self.slots // math.prod(self.gradient_tile), 1, 1
 

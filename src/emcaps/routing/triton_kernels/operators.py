@@ -27,6 +27,7 @@ from emcaps.routing.operators import (
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.fast_launch import on_device_of
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
+from emcaps.routing.triton_kernels.layout import Kept, statistics_type
 
 MOST_NUMBERS = 2**27
 """What a pass without gradients may keep at a time: half a gigabyte in float32."""
@@ -62,7 +63,7 @@ def route_and_keep(*arguments: Any) -> Any:
 def _(*arguments: Any) -> Any:
     (pose, activation, weight, _, _), settings = split(arguments)
     layer = Layer.of(pose.shape, weight.shape, settings.stride, settings.by_position)
-    kept = pose.new_empty(launch.Kept(layer, settings.iterations, pose.dtype).size)
+    kept = pose.new_empty(Kept(layer, settings.iterations, pose.dtype).size)
     return *empty_outputs(layer, activation), kept
 
 
@@ -89,7 +90,7 @@ def route_backward(
 @route_backward.register_fake
 def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, kept: Tensor, *others: Any) -> Any:
     pose_shape, weight_shape = others[:2]
-    new = partial(kept.new_empty, dtype=launch.statistics_type(kept.dtype))
+    new = partial(kept.new_empty, dtype=statistics_type(kept.dtype))
     return new(pose_shape), new(pose_shape[:-2]), new(weight_shape), new((2, weight_shape[-3]))
 
 
@@ -126,7 +127,7 @@ def _images_at_once(
     most_numbers: int,
 ) -> int:
     layer = known_layer(pose_shape, weight_shape, stride, by_position)
-    numbers = launch.Kept(layer, iterations, torch.float32).size // max(1, layer.blocks)
+    numbers = Kept(layer, iterations, torch.float32).size // max(1, layer.blocks)
     at_once: int = layer.lanes * max(1, most_numbers // max(1, numbers))
     return at_once
 
@@ -144,7 +145,7 @@ def _run_backward(
     kept = _aligned(kept)
     if pose_gradient is None or activation_gradient is None:
         layer = known_layer(pose_shape, weight_shape, stride, by_position)
-        like = kept.new_empty(0, dtype=launch.statistics_type(kept.dtype))
+        like = kept.new_empty(0, dtype=statistics_type(kept.dtype))
         pose_gradient, activation_gradient = gradients_of_outputs(pose_gradient, activation_gradient, layer, like)
     with on_device_of(kept):
         return launch.backward(

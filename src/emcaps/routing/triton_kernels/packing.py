@@ -12,7 +12,7 @@ UNITS = tl.constexpr(4)  # child types of one program
 MATRICES = tl.constexpr(64)  # matrices of one program
 
 
-@triton.jit(do_not_specialize=[*SIZES, "B", "I", "places", "matrices"])
+@triton.jit(do_not_specialize=[*SIZES, "B", "I", "places", "matrices", "groups"])
 def pack(
     pose_pointer,
     activation_pointer,
@@ -21,6 +21,7 @@ def pack(
     packed_activation_pointer,
     first_share_pointer,
     packed_weight_pointer,
+    arrived_pointer,
     pose_b,
     pose_y,
     pose_x,
@@ -34,6 +35,7 @@ def pack(
     I,
     places,
     matrices,
+    groups,
     H,
     W,
     C,
@@ -51,8 +53,13 @@ def pack(
     """Pack pose (B, H, W, I, 16) and activation (B, H, W, I), of any strides, and weight (K, I, O, 16), contiguous.
 
     Images and types of padding get zeros. The first shares are the activations times the even assignments (1), which
-    depend on the position alone. Programs beyond the last place pack matrices, (K, C, O, 16).
+    depend on the position alone. Programs beyond the last place pack matrices, (K, C, O, 16). If there is a count of
+    parts that have arrived, for each of the groups of parents, all of them are set to zero.
     """
+    if arrived_pointer is not None:
+        program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+        for group in range(program, groups, tl.num_programs(0) * tl.num_programs(1)):
+            tl.store(arrived_pointer + group, 0)
     if tl.program_id(0) >= places:
         chunk = (tl.program_id(0) - places) * tl.num_programs(1) + tl.program_id(1)
         element = chunk * (16 * MATRICES) + tl.arange(0, 16 * MATRICES)
