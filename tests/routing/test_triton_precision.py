@@ -51,6 +51,13 @@ def test_float32_is_as_good_as_the_reference(case, device):
     assert_as_good_as_the_reference(inputs, device, draws=8, **options)
 
 
+def test_float32_is_as_good_as_the_reference_where_a_parent_has_one_child(device):
+    """Its vote is its mean, so terms of the gradient that a small variance makes large must vanish."""
+    inputs = conv_inputs(batch=32, grid=(1, 1), kernel=(1, 1), child_types=1, parent_types=2)
+    inputs = inputs._replace(activation=inputs.activation.round().clamp(min=0.5))
+    assert_as_good_as_the_reference(inputs, device, draws=8, iterations=2)
+
+
 @on_gpu
 @pytest.mark.parametrize("iterations", [1, 2, 3])
 @pytest.mark.parametrize("layer", NETWORKS)
