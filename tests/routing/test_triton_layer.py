@@ -48,3 +48,19 @@ def test_tiles_are_powers_of_2(kind):
         assert layer.parent_types <= layer.edge_tile[1]
         assert slices * parents * layer.lanes <= 1024
         assert layer.gradient_tile[0] * layer.lanes <= 1024
+
+
+def test_staged_programs_have_all_parents_and_parts_of_at_least_48_children():
+    """Those of small layers are divided into parts, up to a thousand programs; others are not."""
+    for layer in layers("conv"):
+        groups, parts, _ = layer.staged_groups
+        children = math.prod(layer.kernel) * layer.padded_types
+        assert 4 * groups >= layer.blocks * layer.positions * layer.parent_types > 4 * groups - 4 * layer.parents
+        assert parts == 1 or (children // parts >= 48 and groups * (parts - 1) < 1000)
+
+
+def test_small_batches_small_layers_and_class_layers_have_no_stages():
+    assert not any(layer.fits_stages for layer in layers("class"))
+    for layer in layers("conv"):
+        assert layer.fits_stages == (layer.images > 16 and layer.parent_types >= 4)
+        assert layer.stages_parents == (layer.fits_stages and layer.child_types > 4)

@@ -7,7 +7,7 @@ brackets are the equations of README.md in this folder.
 import triton
 import triton.language as tl
 
-from emcaps.routing.triton_kernels.edge import EPSILON, inverse, placed, share_gradient, votes, zero_matrix
+from emcaps.routing.triton_kernels.edge import EPSILON, inverse, placed, quotient, share_gradient, votes, zero_matrix
 from emcaps.routing.triton_kernels.forward import added, by_slice, merge_slices
 from emcaps.routing.triton_kernels.indices import SIZES, children_of_slices, parents_of_program, rows_of_program
 from emcaps.routing.triton_kernels.memory import load_four, load_matrix, store_four
@@ -85,6 +85,9 @@ def store_adjoint(
     data_unit = tl.full((1, 1), data_unit, DTYPE)
     _, data, _, unit_cost = load_four(record + field(LOG_PEAK, BB), DTYPE)
     per_data = inverse(data + EPSILON)
+    # EPSILON / (data + EPSILON), from the factor by which m_step multiplied the means: where that was rounded to 1, a
+    # parent's only vote is its mean to the last bit, and the term must vanish as their difference does.
+    lost = 1.0 - quotient(data, data + EPSILON)
     cost_gradient = -routing_lambda * logit_gradient
     per_log_variance = 0.5 * cost_gradient * data / data_unit
     constant = cost_gradient * unit_cost
@@ -98,7 +101,7 @@ def store_adjoint(
             quadratic = (variance_gradient[4 * row + k] + per_log_variance * precision[k]) * per_data
             constant -= quadratic * spread[k]
             quadratics = quadratics + (quadratic,)
-            linears = linears + ((mean_gradient[4 * row + k] - 2.0 * EPSILON * quadratic * mean[k]) * per_data,)
+            linears = linears + (mean_gradient[4 * row + k] * per_data - 2.0 * lost * quadratic * mean[k],)
         store_four(adjoint + field(QUADRATIC + 4 * row, BB), quadratics, known)
         store_four(adjoint + field(LINEAR + 4 * row, BB), linears, known)
     store_four(adjoint + field(CONSTANT, BB), (constant, constant, constant, constant), known)

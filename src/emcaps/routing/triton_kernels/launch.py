@@ -123,7 +123,7 @@ def backward_steps(
         of_outputs = Part("pose_gradient"), Part("activation_gradient")
         numbers = routing_lambda(t, final_lambda), data_unit, work.beta_parts
         adjoints = kept.record(t), work.adjoint(t), work.beta(t)
-        if staged:
+        if staged and iterations > 1:  # a single iteration has no sweep
             split = layer.staged_groups[1] > 1
             if not last:
                 steps.append(
