@@ -36,6 +36,16 @@ def test_info(emcaps, data):
         assert text in out
 
 
+@pytest.mark.parametrize(
+    ("stages", "said"), [(True, "for convolutional layers"), (False, "need compute capability 8.0")]
+)
+def test_info_says_which_sweeps_a_gpu_runs(emcaps, monkeypatch, stages, said):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("emcaps.routing.availability._capability", lambda index: (7, 5))
+    monkeypatch.setattr("emcaps.routing.availability.has_asynchronous_copies", lambda index: stages)
+    assert said in " ".join(emcaps("info")[1].split())
+
+
 def test_info_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch):
     from emcaps.routing import availability
 

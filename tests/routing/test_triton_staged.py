@@ -7,6 +7,7 @@ their sums; a GPU proves the copies, too, here and in all tests of layers with m
 import pytest
 import torch
 
+from emcaps.bench.agreement import relative_error
 from emcaps.routing import availability
 from emcaps.routing.triton_kernels import launch
 from emcaps.routing.triton_kernels.layer import Layer, known_layer
@@ -55,6 +56,14 @@ def assert_bits(got, want):
         assert torch.equal(got[name], value), name
 
 
+def assert_bits_but_of_betas(got, want):
+    """Those of betas are sums over images, which a program with other rows may add up in another order."""
+    betas = [name for name in want if "beta" in name]
+    assert_bits(got, {name: value for name, value in want.items() if name not in betas})
+    for name in betas:
+        assert relative_error(got[name], want[name]) < 1e-6, name
+
+
 def kernels(monkeypatch):
     """The names of all kernels that are launched from now on, as they come."""
     names = []
@@ -80,7 +89,7 @@ def test_whole_windows_give_the_bits_of_the_other_sweeps(tiles, device, monkeypa
     got = fused(inputs, device, iterations=3)
     assert {"staged_m_step", "staged_log_joints", "staged_moments", "staged_share_gradients"} <= set(names)
     assert not {"m_step", "parent_gradient"} & set(names)
-    assert_bits(got, want)
+    assert_bits_but_of_betas(got, want)
 
 
 def test_one_iteration_gives_the_bits_of_the_other_sweeps(tiles, device):
@@ -88,7 +97,7 @@ def test_one_iteration_gives_the_bits_of_the_other_sweeps(tiles, device):
     tiles(parts=0)
     want = fused(inputs, device, iterations=1)
     tiles(parts=1)
-    assert_bits(fused(inputs, device, iterations=1), want)
+    assert_bits_but_of_betas(fused(inputs, device, iterations=1), want)
 
 
 def test_parts_add_up_to_the_whole(tiles, device):
@@ -99,7 +108,7 @@ def test_parts_add_up_to_the_whole(tiles, device):
     tiles(parts=3)
     got = fused(inputs, device, iterations=2)
     for name, value in want.items():
-        torch.testing.assert_close(got[name], value, rtol=2e-5, atol=2e-6, msg=name)
+        assert relative_error(got[name], value) < 1e-5, name
     assert_bits(fused(inputs, device, iterations=2), got)
 
 
@@ -112,7 +121,7 @@ def test_copies_give_the_bits_of_plain_loads(types, iterations, tiles, device):
     tiles(parts=0)
     want = fused(inputs, device, stride=(2, 1), iterations=iterations)
     tiles(parts=1)
-    assert_bits(fused(inputs, device, stride=(2, 1), iterations=iterations), want)
+    assert_bits_but_of_betas(fused(inputs, device, stride=(2, 1), iterations=iterations), want)
 
 
 @on_gpu

@@ -47,7 +47,7 @@ def info() -> None:
     from emcaps.data.prepared import data_folder, imported_names, prepared_path
     from emcaps.provenance import environment
     from emcaps.report.tables import pairs_table
-    from emcaps.routing.availability import unavailable
+    from emcaps.routing.availability import has_asynchronous_copies, unavailable
     from emcaps.train.device import pick_device
 
     values: dict[str, object] = environment(pick_device())
@@ -57,6 +57,10 @@ def info() -> None:
         devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
         reasons = [unavailable(impl, device) for device in devices]
         values[f"impl {impl}"] = "ready" if [] in reasons else "; ".join(reasons[-1])
+    for index in range(torch.cuda.device_count()):
+        rule = "convolutional layers in float32 with 17 images and 4 parent types or more"
+        sweeps = f"for {rule}" if has_asynchronous_copies(index) else "never: they need compute capability 8.0"
+        values[f"staged sweeps, cuda:{index}"] = sweeps
     for dataset in (*DATASETS, *PLAIN_DATASETS, *imported_names()):
         ready = [part for part in ("train", "test") if prepared_path(dataset, part).exists()]
         values[f"data {dataset}"] = f"{' and '.join(ready)} in {data_folder()}" if ready else "not there yet"

@@ -37,7 +37,7 @@ BACKWARD = (
 
 
 def takes_stages(layer: Layer, dtype: torch.dtype, device: int) -> bool:
-    """Whether the sweeps through shared memory run. It depends on nothing but shapes, type and device."""
+    """Whether the sweeps through shared memory run. It depends on shapes, type and device, never on the numbers."""
     return layer.fits_stages and dtype == torch.float32 and has_asynchronous_copies(device)
 
 
