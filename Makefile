@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # The tests run in two processes, each for about as long: GPU kernels in Triton's interpreter, layers and pages; the rest.
-ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/bench tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/nn tests/report tests/test_export.py
+ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/nn tests/report tests/test_export.py
 
 .PHONY: compat demo docs faults fuzz gpu-test site test test-one-half test-other-half release wheel-test lint setup clean
 
