@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -86,8 +86,8 @@ def run_file(file: Path, root: Path = ROOT) -> Outcome:
     return Outcome(name, max(0, tests - skipped - failed), failed, skipped, seconds, output if failed else "")
 
 
-def record(outcomes: Sequence[Outcome], gpu: str, jobs: int, seconds: float) -> str:
-    """What results/gpu-tests/ holds of one run of all these files."""
+def record(outcomes: Sequence[Outcome], gpu: str, jobs: int, seconds: float, left: int = 0) -> str:
+    """What results/gpu-tests/ holds of one run of all these files, of which `left` are not done."""
     width = max(len(one.file) for one in outcomes)
     passed, failed, skipped = (sum(getattr(one, key) for one in outcomes) for key in ("passed", "failed", "skipped"))
     lines = [
@@ -99,6 +99,7 @@ def record(outcomes: Sequence[Outcome], gpu: str, jobs: int, seconds: float) -> 
         "",
         "    make gpu-test PYTHON=python3",
         "",
+        *([f"Unfinished: {left} files more were to run.", ""] if left else []),
     ]
     for one in outcomes:
         rest = "".join(
@@ -139,15 +140,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu, started = torch.cuda.get_device_name(), time.monotonic()
     files = files_to_run()
     print(f"{len(files)} files of tests on {gpu}, {given.jobs} at a time", flush=True)
+    path, outcomes = given.out / record_name(gpu), []
     with ThreadPoolExecutor(given.jobs) as threads:
-        outcomes = []
-        for one in threads.map(run_file, files):
+        for done in as_completed([threads.submit(run_file, file) for file in files]):
+            one = done.result()
             print(f"{one.file}: {one.passed} passed, {one.failed} failed, {one.skipped} skipped", flush=True)
             if one.output:
                 print(one.output, flush=True)
-            outcomes.append(one)
-    path = given.out / record_name(gpu)
-    write_text(path, record(outcomes, gpu, given.jobs, time.monotonic() - started))
+            outcomes = sorted([*outcomes, one])
+            # After every file, so that a run that is cut short leaves what it found.
+            left = len(files) - len(outcomes)
+            write_text(path, record(outcomes, gpu, given.jobs, time.monotonic() - started, left))
     print(path)
     return int(any(one.failed for one in outcomes))
 

@@ -66,4 +66,10 @@ def test_a_record_without_failures():
     text = record([Outcome("tests/nn/test_layers.py", 16, 0, 0, 2.4)], "NVIDIA H200", 14, 3.0)
     assert "16 passed, none failed, none skipped, in 3 seconds" in text
     assert text.endswith("tests/nn/test_layers.py     16 passed  (2 s)\n")
+    assert "Unfinished" not in text
     assert record_name("NVIDIA H200") == "h200.txt"
+
+
+def test_a_record_of_a_run_that_was_cut_short_says_so():
+    text = record([Outcome("tests/nn/test_layers.py", 16, 0, 0, 2.4)], "NVIDIA H200", 14, 3.0, left=7)
+    assert "\nUnfinished: 7 files more were to run.\n" in text
