@@ -125,6 +125,15 @@ def test_another_form_is_compiled_anew(kernel, change):
     assert kernel.launched == []
 
 
+def test_a_kernel_without_one_of_its_tensors_is_another_form(kernel):
+    large, small = torch.arange(8.0), torch.arange(2.0)
+    whole = step(kernel)
+    for each in (whole, whole._replace(parts=(*whole.parts[:3], None)), whole):
+        Launches([each], ["large", "small"], 0, torch.float32)(large, small)
+    assert [given[3] is None for _, given, _ in kernel.given] == [False, True]
+    assert len(kernel.launched) == 1
+
+
 def test_a_pass_is_launched_by_address_only_when_all_its_kernels_are_compiled(kernel):
     large, small = torch.arange(8.0), torch.arange(2.0)
     Launches([step(kernel)], ["large", "small"], 0)(large, small)

@@ -49,9 +49,9 @@ class Launches:
     """Launches the kernels of a pass in order, on the current stream of a device, which has to be the current one.
 
     Triton finds the compiled form of a kernel by inspecting every argument at every launch, which takes longer than
-    many kernels. Here it is found once, by the types of the tensors, the constants and `layout`. So parts have to start
-    at multiples of 16 bytes, unless the kernel's `do_not_specialize_on_alignment` names them or `layout` tells them
-    apart, and integers must not be specialised.
+    many kernels. Here it is found once, by the types of the tensors, by which of them a kernel gets, and by the
+    constants and `layout`. So parts have to start at multiples of 16 bytes, unless the kernel's
+    `do_not_specialize_on_alignment` names them or `layout` tells them apart, and integers must not be specialised.
     """
 
     def __init__(self, steps: Sequence[Step], names: Sequence[str], device: int, *types: torch.dtype) -> None:
@@ -97,7 +97,9 @@ class Launches:
 
     def _keys(self) -> Iterator[tuple[Any, ...]]:
         for step in self.steps:
-            yield step.kernel.fn, self.device, self.types, step.warps, step.most_registers, step.constants, step.layout
+            given = tuple([part is not None for part in step.parts])  # None is compiled in
+            form = step.warps, step.most_registers, step.constants, step.layout
+            yield step.kernel.fn, self.device, self.types, given, *form
 
 
 class _Prepared(NamedTuple):
