@@ -70,7 +70,7 @@ def random_problem(seed):
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if 30 <= seed < 36 else on_gpu) for seed in range(12, 60)]
+    "seed", [pytest.param(seed, marks=() if 30 <= seed < 34 else on_gpu) for seed in range(12, 60)]
 )
 def test_float32_is_as_good_as_the_reference_on_random_problems(seed, device):
     inputs, options = random_problem(seed)
