@@ -42,13 +42,14 @@ def test_full_and_small_networks_have_their_own_times():
 
 
 def test_forward_and_backward_stand_for_a_step_that_was_not_timed():
+    without_steps = [row for row in SPEEDS if row.what != "training step"]
     (row,) = [
         row
-        for row in SPEEDS
+        for row in without_steps
         if (row.network, row.iterations, row.batch, row.size, row.what, row.implementation)
         == ("full", 2, 64, 32, "forward+backward", "fused, graph")
     ]
-    point = cost.our_points({"best-full-stereo-it2": records(97.0)}, SPEEDS)["best-full-stereo-it2"]
+    point = cost.our_points({"best-full-stereo-it2": records(97.0)}, without_steps)["best-full-stereo-it2"]
     assert point.minutes == pytest.approx(24_000 * row.median_ms / 60_000)
 
 
