@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from emcaps import debug
 from emcaps.config import RunConfig
 from emcaps.data.combine import Counterparts
 from emcaps.nn.cuda_graph import first_reason, forbid_waiting, renew
@@ -111,7 +112,8 @@ def _capture(step: TrainingStep) -> torch.cuda.CUDAGraph:
         stream.wait_stream(caller)
         try:
             with torch.cuda.stream(stream):
-                with undo_changes(step.state):
+                # Warm-ups are undone, and no step that was asked for: the run itself says which of its steps fails.
+                with undo_changes(step.state), debug.checks(False):
                     for _ in range(WARM_UPS - 1):
                         step.work()
                     with forbid_waiting():  # here, since a capture that fails is far harder to recover from
