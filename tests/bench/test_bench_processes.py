@@ -1,13 +1,17 @@
 from pathlib import Path
 
+import pytest
+
 from emcaps.bench.processes import WAYS, Way
 
 
-def test_every_way_trains_the_same_run():
-    commands = [way.command(Path("data"), Path("run")) for way in WAYS]
+@pytest.mark.parametrize(("device", "processes"), [("cpu", [None, None, "1", "2"]), ("cuda", [None, "1"])])
+def test_every_way_trains_the_same_run(device, processes):
+    commands = [way.command(Path("data"), Path("run"), device) for way in WAYS[device]]
     assert len({tuple(command[command.index("train") :]) for command in commands}) == 1
-    assert [("torch.distributed.run" in command) for command in commands] == [False, False, True, True]
-    assert commands[-1][commands[-1].index("--nproc-per-node") + 1] == "2"
+    assert all(command[command.index("--device") + 1] == device for command in commands)
+    option = "--nproc-per-node"
+    assert [command[command.index(option) + 1] if option in command else None for command in commands] == processes
 
 
 def test_a_way_says_what_it_is():

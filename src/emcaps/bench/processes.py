@@ -1,7 +1,8 @@
-"""Throughput of training on a CPU by the number of processes: `python -m emcaps.bench.processes --out FILE`.
+"""Throughput of training by the number of processes: `python -m emcaps.bench.processes --out FILE`.
 
-The small network is trained for a few steps with the same batch, plainly and by torchrun with gloo. Rounds go through
-all ways in turn, so that a busy machine is busy for each, and the best figure of each way counts.
+The small network is trained for a few steps with the same batch, plainly and by torchrun: on a CPU with gloo, or with
+`--device cuda` on one GPU with NCCL. Rounds go through all ways in turn, so that a busy machine is busy for each, and
+the best figure of each way counts.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from emcaps.provenance import environment
 from emcaps.train.run_folder import read_metrics
 
 BATCH = 64
-STEPS = 40
-LOG_EVERY = 10
+STEPS = {"cpu": 40, "cuda": 6000}
+LOG_EVERY = {"cpu": 10, "cuda": 1000}
 
 
 class Way(NamedTuple):
@@ -38,33 +39,35 @@ class Way(NamedTuple):
             return f"without torchrun, {threads}"
         return f"torchrun, {self.processes} process{'es' * (self.processes > 1)} of {threads}"
 
-    def command(self, folder: Path, run: Path) -> list[str]:
+    def command(self, folder: Path, run: Path, device: str) -> list[str]:
         starter = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
-        options = f"--stereo --device cpu --steps {STEPS} --batch-size {BATCH} --set train.log_every={LOG_EVERY}"
+        options = f"--stereo --device {device} --steps {STEPS[device]} --batch-size {BATCH}"
+        options += f" --set train.log_every={LOG_EVERY[device]}"
         where = ["--folder", str(folder), "--run-folder", str(run)]
         started = [sys.executable, *(starter if self.processes else [])]
         return [*started, "-m", "emcaps", "train", "small", *options.split(), *where]
 
 
-WAYS = (Way(0, 1), Way(0, 2), Way(1, 1), Way(2, 1))
+WAYS = {"cpu": (Way(0, 1), Way(0, 2), Way(1, 1), Way(2, 1)), "cuda": (Way(0, 1), Way(1, 1))}
+"""What is compared on each kind of device; a GPU takes one process."""
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(rounds: int, device: str = "cpu") -> dict[str, Any]:
     """The images a second of every way in every round, and what they may depend on."""
-    found: dict[Way, list[float]] = {way: [] for way in WAYS}
+    found: dict[Way, list[float]] = {way: [] for way in WAYS[device]}
     with tempfile.TemporaryDirectory(prefix="emcaps-processes-") as name:
         folder = Path(name)
         _run([sys.executable, "-m", "emcaps", "data", "make", "--quick", "--folder", str(folder / "data")], 1)
         for number in range(rounds):
-            for way in WAYS:
+            for way in found:
                 run = folder / f"{number}-{way.processes}-{way.threads}"
-                _run(way.command(folder / "data", run), way.threads)
+                _run(way.command(folder / "data", run, device), way.threads)
                 rows = [row for row in read_metrics(run) if "images_per_second" in row]
                 found[way].append(round(max(float(row["images_per_second"]) for row in rows), 1))
                 print(f"round {number + 1}: {way}: {found[way][-1]:,.0f} images/s", flush=True)
-    ways = [{"processes": way.processes, "threads": way.threads, "images_per_second": found[way]} for way in WAYS]
-    about = environment(torch.device("cpu")) | {"load": round(os.getloadavg()[2], 1)}
-    return {"network": "small, stereo", "batch": BATCH, "steps": STEPS, "ways": ways, "environment": about}
+    ways = [{"processes": way.processes, "threads": way.threads, "images_per_second": found[way]} for way in found]
+    about = environment(torch.device(device)) | {"load": round(os.getloadavg()[2], 1)}
+    return {"network": "small, stereo", "batch": BATCH, "steps": STEPS[device], "ways": ways, "environment": about}
 
 
 def _run(command: list[str], threads: int) -> None:
@@ -80,10 +83,11 @@ def _run(command: list[str], threads: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m emcaps.bench.processes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", choices=tuple(WAYS), default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     given = parser.parse_args()
     try:
-        write_text(given.out, json.dumps(measure(given.rounds), indent=1) + "\n")
+        write_text(given.out, json.dumps(measure(given.rounds, given.device), indent=1) + "\n")
     except ValueError as error:
         parser.error(str(error))
 
