@@ -135,6 +135,9 @@ class NetworkConfig:
     """For the CNN: channels of its first convolution; the second has twice as many."""
     cnn_hidden: int = 1024
     """For the CNN: units of its hidden layer."""
+    dropout: float = 0.0
+    """In training, this share of the capsules that the class layer reads is switched off at random: their activations
+    count as 0, and those of the others stay as they are. The CNN has a dropout of its own."""
     coordinate_scale: float = 1.0
     """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
     pose: Pose = "matrix"
@@ -167,6 +170,12 @@ class NetworkConfig:
         _check_numbers(self, "network", "positive and finite", "final_lambda")
         floats = ("variance_floor", "weight_noise", "pose_scale", "class_scale")
         _check_numbers(self, "network", "zero or more, and finite", *floats)
+        _check_numbers(self, "network", "a share, 0 to 1", "dropout")
+        _require(
+            self.kind == "capsules" or self.dropout == 0,
+            self.dropout,
+            "network.dropout switches off capsules, which the cnn network has not: it must be 0",
+        )
         _require(
             self.pose == "matrix" or self.impl in ("auto", "reference"),
             self.impl,
@@ -271,6 +280,8 @@ class TrainConfig:
     """The learning rate rises from 0 over these first steps."""
     beta_rate: float = 1.0
     """The betas of the routed layers learn this many times as fast as everything else."""
+    beta_a_rate: float = 0.0
+    """The same for beta_a alone, and beta_rate is then for beta_u alone; 0 means as beta_rate says."""
     margin_schedule: MarginSchedule = "sigmoid"
     """How the spread loss's margin rises: "sigmoid" is 0.2 + 0.79 sigmoid(min(10, step / margin_steps - 4)); "linear"
     goes from 0.2 to 0.9 over margin_steps steps."""
@@ -278,6 +289,9 @@ class TrainConfig:
     mixup: float = 0.0
     """Up to this share of another image of the batch, and of its label, is mixed into each training image."""
     weight_decay: float = 2e-7
+    average: float = 0.0
+    """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
+    steps; 0 takes those after the last step."""
     seed: int = 0
     log_every: int = 50
     """Steps between rows of metrics.jsonl."""
@@ -301,16 +315,17 @@ class TrainConfig:
         _check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
         _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
-        _check_numbers(self, "train", "zero or more, and finite", "weight_decay")
-        _check_numbers(self, "train", "a share, 0 to 1", "mixup")
+        _check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate")
+        _check_numbers(self, "train", "a share, 0 to 1", "mixup", "average")
         grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
-        exponent = math.log10(self.learning_rate) + max(0.0, math.log10(self.beta_rate))
+        fastest = max(1.0, self.beta_rate, self.beta_a_rate)
+        exponent = math.log10(self.learning_rate) + math.log10(fastest)
         exponent += self.steps / self.decay_steps * math.log10(self.decay_rate) if grows else 0.0
         _require(
             exponent <= math.log10(LARGEST_NUMBER),
-            (self.learning_rate, self.beta_rate, self.decay_rate),
-            f"train.learning_rate times train.beta_rate, as train.decay_rate changes it, must stay at most "
-            f"{LARGEST_NUMBER}: lower one of the three",
+            (self.learning_rate, self.beta_rate, self.beta_a_rate, self.decay_rate),
+            f"train.learning_rate times train.beta_rate or train.beta_a_rate, as train.decay_rate changes it, must "
+            f"stay at most {LARGEST_NUMBER}: lower one of the four",
         )
 
 

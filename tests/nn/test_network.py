@@ -186,6 +186,35 @@ def test_a_network_that_no_memory_holds_is_refused(config, image_size, monkeypat
         build_network(config, 1, image_size)
 
 
+def test_dropout_switches_capsules_off_before_the_class_layer_and_only_in_training():
+    torch.manual_seed(0)
+    network = MatrixCapsNet(dataclasses.replace(TINY, dropout=0.25))
+    images, read = torch.randn(64, 1, 20, 20), []
+    for name in ("conv_caps2", "class_caps"):
+        network.get_submodule(name).register_forward_pre_hook(lambda _module, inputs: read.append(inputs[0].activation))
+    first = network(images)
+    again = network(images)
+    assert torch.equal(read[0], read[2])  # the layers before read all of their children
+    assert not torch.equal(first.activation, again.activation)
+    network.eval()
+    whole = network(images)
+    dropped, children = read[1], read[5]
+    off = dropped == 0
+    assert 0.2 < off.float().mean() < 0.3
+    assert torch.equal(dropped[~off], children[~off])
+    assert (children > 0).all()
+    assert torch.equal(whole.activation, network(images).activation)
+    torch.testing.assert_close(network.trace(images)[-1][-1].activation, whole.activation, rtol=0, atol=1e-5)
+
+
+def test_dropout_of_every_capsule_leaves_finite_numbers():
+    network = MatrixCapsNet(dataclasses.replace(TINY, dropout=1.0))
+    output = network(torch.randn(2, 1, 20, 20))
+    output.activation.sum().backward()
+    assert torch.equal(output.pose, torch.zeros_like(output.pose))
+    assert all(value.grad is None or value.grad.isfinite().all() for value in network.parameters())
+
+
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_coordinates_can_be_left_out(impl):
     torch.manual_seed(0)

@@ -9,7 +9,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from emcaps.config import TrainConfig
 from emcaps.nn import build_network
+from emcaps.train.average import AveragedWeights
 from emcaps.train.checkpoint import (
     kept_checkpoints,
     load,
@@ -31,6 +33,11 @@ def trained(config, steps):
     return network, optimiser
 
 
+def last_step(network):
+    """A run that averages nothing: the weights after its last step count."""
+    return AveragedWeights(network, TrainConfig())
+
+
 def go_on(network, optimiser, steps):
     images = torch.linspace(-1, 1, 2 * 16 * 16).view(2, 1, 16, 16)
     for _ in range(steps):
@@ -43,13 +50,13 @@ def test_restored_training_goes_on_to_the_same_bits(tmp_path, config):
     straight, _ = trained(config, 6)
     network, optimiser = trained(config, 3)
     sums = {"loss": torch.tensor(1.25)}
-    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, sums, config, 3)
+    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, sums, last_step(network), config, 3)
 
     other = build_network(config.network, 1, config.data.crop)
     other_optimiser = torch.optim.Adam(other.parameters(), lr=1e-2)
     other_sums = {"loss": torch.zeros(())}
     checkpoint = load(tmp_path / "c.safetensors")
-    restore(checkpoint, other, other_optimiser, other_sums)
+    restore(checkpoint, other, other_optimiser, other_sums, last_step(other))
     go_on(other, other_optimiser, 3)
     assert checkpoint.step == 3
     assert checkpoint.config == config
@@ -89,10 +96,10 @@ def test_a_checkpoint_of_either_kind_of_adam_goes_on_with_the_other(tmp_path, co
     network = build_network(config.network, 1, config.data.crop)
     optimiser = adam(network, first)
     go_on(network, optimiser, 3)
-    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, {}, config, 3)
+    save_checkpoint(tmp_path / "c.safetensors", network, optimiser, {}, last_step(network), config, 3)
     other = build_network(config.network, 1, config.data.crop)
     other_optimiser = adam(other, then)
-    restore(load(tmp_path / "c.safetensors"), other, other_optimiser, {})
+    restore(load(tmp_path / "c.safetensors"), other, other_optimiser, {}, last_step(other))
     assert isinstance(other_optimiser.param_groups[0]["lr"], torch.Tensor if then else float)
     go_on(other, other_optimiser, 3)
     assert {float(state["step"]) for state in other_optimiser.state.values()} == {6.0}
@@ -153,11 +160,12 @@ def small_checkpoint(tmp_path, config):
     """A checkpoint at step 2, and a function that restores it into new objects."""
     network, optimiser = trained(config, 2)
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, network, optimiser, {"loss": torch.tensor(1.25)}, config, 2)
+    save_checkpoint(path, network, optimiser, {"loss": torch.tensor(1.25)}, last_step(network), config, 2)
 
     def resume():
         fresh = build_network(config.network, 1, config.data.crop)
-        restore(load(path), fresh, torch.optim.Adam(fresh.parameters()), {"loss": torch.zeros(())})
+        sums = {"loss": torch.zeros(())}
+        restore(load(path), fresh, torch.optim.Adam(fresh.parameters()), sums, last_step(fresh))
 
     resume()
     return path, resume
@@ -364,7 +372,8 @@ def save(tmp_path, config):
 
     def at_step(step, keep):
         kept = config.override({"train.keep_checkpoints": keep})
-        save_checkpoint(tmp_path / "checkpoint.safetensors", network, optimiser, {}, kept, step)
+        path = tmp_path / "checkpoint.safetensors"
+        save_checkpoint(path, network, optimiser, {}, last_step(network), kept, step)
 
     return at_step
 

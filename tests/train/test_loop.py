@@ -492,6 +492,8 @@ RECIPE = {
     "train.margin_schedule": "linear",
     "train.margin_steps": 6,
     "train.beta_rate": 10.0,
+    "train.beta_a_rate": 3.0,
+    "train.average": 0.6,
     "train.mixup": 0.5,
     "data.max_shift": 4,
     "data.splice": 0.5,
@@ -503,6 +505,7 @@ RECIPE = {
     "network.pose_scale": 0.5,
     "network.variance_floor": 1.0,
     "network.betas": "half_active",
+    "network.dropout": 0.3,
 }
 
 
@@ -522,10 +525,11 @@ def test_a_run_with_every_setting_of_the_best_recipe_resumes_to_the_same_bits(
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_cosine_learning_rate_keeps_its_number_of_steps(tmp_path, config, data_folder):
-    config = config.override({"train.learning_rate_schedule": "cosine"})
+@pytest.mark.parametrize("setting", [{"train.learning_rate_schedule": "cosine"}, {"train.average": 0.5}])
+def test_what_depends_on_the_number_of_steps_keeps_it(tmp_path, config, data_folder, setting):
+    config = config.override(setting)
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
-    with pytest.raises(ValueError, match="not with a cosine learning rate"):
+    with pytest.raises(ValueError, match=r"not with a cosine learning rate or train\.average"):
         train(
             config.override({"train.steps": 20}), tmp_path / "run", device="cpu", data_folder=data_folder, resume=True
         )

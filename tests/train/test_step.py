@@ -7,7 +7,7 @@ from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
-from emcaps.train.step import TrainingStep, is_beta, loss_of, make_optimiser, make_sums
+from emcaps.train.step import TrainingStep, loss_of, make_optimiser, make_sums
 from patterns import pattern_examples
 
 CPU = torch.device("cpu")
@@ -106,18 +106,21 @@ def test_make_optimiser_on_a_cpu_is_plain_adam(config):
     assert (group["lr"], group["capturable"], group["fused"]) == (config.train.learning_rate, False, None)
 
 
-def test_betas_learn_as_many_times_faster_as_the_config_says(config):
+@pytest.mark.parametrize(("rates", "factors"), [((10.0, 0.0), (10, 10)), ((10.0, 3.0), (10, 3)), ((1.0, 5.0), (1, 5))])
+def test_betas_learn_as_many_times_faster_as_the_config_says(config, rates, factors):
     """Adam's first step moves every parameter by its own learning rate, whatever the size of its gradient."""
-    step = make(config.override({"train.beta_rate": 10.0, "train.weight_decay": 0.0}))
+    settings = dict(zip(("train.beta_rate", "train.beta_a_rate"), rates, strict=True))
+    step = make(config.override(settings | {"train.weight_decay": 0.0}))
     before = {name: value.detach().clone() for name, value in step.network.named_parameters()}
     step(0)
-    moved = {name: (value.detach() - before[name]).abs().max() for name, value in step.network.named_parameters()}
-    assert {name for name in moved if is_beta(name)} == {
-        f"{layer}.{beta}" for layer in ("conv_caps1", "conv_caps2", "class_caps") for beta in ("beta_u", "beta_a")
-    }
-    for name, distance in moved.items():
-        want = learning_rate(0) * (10 if is_beta(name) else 1)
-        assert float(distance) == pytest.approx(want, rel=0.01), name
+    factor_of = dict(zip(("beta_u", "beta_a"), factors, strict=True))
+    seen = []
+    for name, value in step.network.named_parameters():
+        last = name.rpartition(".")[-1]
+        seen.append(last)
+        want = learning_rate(0) * factor_of.get(last, 1)
+        assert float((value.detach() - before[name]).abs().max()) == pytest.approx(want, rel=0.01), name
+    assert (seen.count("beta_u"), seen.count("beta_a")) == (3, 3)
 
 
 def test_the_configured_schedules_are_the_ones_that_run(config):

@@ -118,6 +118,8 @@ class MatrixCapsNet(Classifier):
         """images (B, channels, H, W): raw, or, if config.input is "as_given", prepared as in the network's training."""
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed):
+            if layer is self.class_caps:
+                capsules = self._some_dropped(capsules)
             capsules = layer(self._scaled(capsules, number))
         return capsules
 
@@ -165,6 +167,13 @@ class MatrixCapsNet(Classifier):
             images = standardised(images, self.primary_caps.pose.weight.dtype)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
         return primary
+
+    def _some_dropped(self, capsules: RoutingOutput) -> RoutingOutput:
+        """The capsules with a share of them, config.dropout, switched off; all of them when not training."""
+        if not (self.training and self.config.dropout):
+            return capsules
+        kept = torch.rand_like(capsules.activation) >= self.config.dropout
+        return RoutingOutput(capsules.pose, capsules.activation * kept)
 
     def _scaled(self, capsules: RoutingOutput, number: int) -> RoutingOutput:
         """The capsules as routed layer `number` reads them: with scaled poses, if the config asks for that."""

@@ -1,8 +1,8 @@
 """Weights and checkpoints on disk: safetensors with a digest (tensor_file.py), written atomically.
 
 weights.safetensors     the network's parameters, with the run's config in the header: enough to evaluate
-checkpoint.safetensors  the same plus the optimiser's state, the step and the sums since the last metrics row: enough to
-                        resume to bit-identical numbers
+checkpoint.safetensors  the same plus the optimiser's state, the step, the sums since the last metrics row and, with
+                        train.average, the mean of the weights: enough to resume to bit-identical numbers
 checkpoint-1.safetensors, checkpoint-2.safetensors and so on are the checkpoints before it, newest first.
 """
 
@@ -22,12 +22,13 @@ from emcaps.config import MOST_STEPS, RunConfig
 from emcaps.nn import build_network
 from emcaps.nn.classifier import Classifier
 from emcaps.routing.availability import choose_implementation, unavailable
+from emcaps.train.average import AveragedWeights
 from emcaps.train.device import pick_device
 from emcaps.train.tensor_file import DamagedFileError, read_tensors, write_tensors
 
 logger = logging.getLogger("emcaps")
 
-NETWORK, OPTIMISER, SUMS = "network.", "optimiser.", "sums."
+NETWORK, OPTIMISER, SUMS, AVERAGE = "network.", "optimiser.", "sums.", "average."
 
 
 class Checkpoint(NamedTuple):
@@ -46,6 +47,7 @@ def save_checkpoint(
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
     sums: dict[str, Tensor],
+    average: AveragedWeights,
     config: RunConfig,
     step: int,
 ) -> None:
@@ -57,6 +59,7 @@ def save_checkpoint(
         for key, value in values.items()
     }
     tensors = _with_prefix(NETWORK, network.state_dict()) | _with_prefix(OPTIMISER, state) | _with_prefix(SUMS, sums)
+    tensors |= _with_prefix(AVERAGE, average.state())
     keep = config.train.keep_checkpoints
     _save(path, tensors, config, step, older=[_older(path, number) for number in range(1, keep)])
     drop_older(path, keep)
@@ -118,10 +121,14 @@ def make_newest(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def restore(
-    checkpoint: Checkpoint, network: nn.Module, optimiser: torch.optim.Optimizer, sums: dict[str, Tensor]
+    checkpoint: Checkpoint,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    sums: dict[str, Tensor],
+    average: AveragedWeights,
 ) -> None:
-    """Put a checkpoint's state into a freshly built network, optimiser and sums."""
-    parts = {part: _without_prefix(part, checkpoint.tensors) for part in (NETWORK, OPTIMISER, SUMS)}
+    """Put a checkpoint's state into a freshly built network, optimiser, sums and mean of the weights."""
+    parts = {part: _without_prefix(part, checkpoint.tensors) for part in (NETWORK, OPTIMISER, SUMS, AVERAGE)}
     if checkpoint.step and not parts[OPTIMISER]:
         raise ValueError(
             f"{checkpoint.path} holds weights alone, without the optimiser's state: it cannot be resumed; restore the "
@@ -131,6 +138,7 @@ def restore(
         _check_same(NETWORK, parts[NETWORK], network.state_dict())
         _check_same(OPTIMISER, parts[OPTIMISER], _adam_state(network) if checkpoint.step else {})
         _check_same(SUMS, parts[SUMS], sums)
+        _check_same(AVERAGE, parts[AVERAGE], average.expected(checkpoint.step))
     except ValueError as error:
         raise ValueError(
             f"{checkpoint.path} is not a whole checkpoint of its run: {error}; use another copy, or remove it to "
@@ -139,6 +147,7 @@ def restore(
     network.load_state_dict(parts[NETWORK])
     for name, value in parts[SUMS].items():
         sums[name].copy_(value)
+    average.restore(parts[AVERAGE], checkpoint.step)
     index_of = {name: index for index, name in enumerate(_names_in_order(network, optimiser))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in parts[OPTIMISER].items():
@@ -180,6 +189,8 @@ def load_network(
 ) -> tuple[Classifier, RunConfig, int]:
     """The network in a weights file or checkpoint, its config, and the step it was saved at.
 
+    Of a checkpoint that holds a mean of the weights it has the mean, as the finished run will.
+
     `impl` chooses the implementation of its routing and must be able to run on the device. None keeps the config's own
     if it can run there, else takes "auto".
     """
@@ -192,7 +203,7 @@ def load_network(
     elif config.network.impl != "auto" and unavailable(config.network.impl, place):
         # A network may be used where the implementation that trained it cannot run.
         config = config.override({"network.impl": "auto"})
-    tensors = _without_prefix(NETWORK, checkpoint.tensors)
+    tensors = _without_prefix(NETWORK, checkpoint.tensors) | _without_prefix(AVERAGE, checkpoint.tensors)
     try:
         with torch.device("meta"):  # no memory for a huge network that a damaged config describes
             described = build_network(config.network, config.data.image_channels, config.data.crop)
@@ -217,7 +228,7 @@ def load(path: str | Path) -> Checkpoint:
     tensors, texts = read_tensors(path, frozenset({"config", "step"}))
     try:
         config, step = RunConfig.from_json(texts["config"]), _read_step(texts["step"])
-        if strange := [name for name in tensors if not name.startswith((NETWORK, OPTIMISER, SUMS))]:
+        if strange := [name for name in tensors if not name.startswith((NETWORK, OPTIMISER, SUMS, AVERAGE))]:
             raise ValueError(f"it describes {strange[0]!r}, which is neither weights nor the optimiser's state")
     except ValueError as error:
         raise ValueError(

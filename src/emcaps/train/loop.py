@@ -24,6 +24,7 @@ from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
 from emcaps.train import run_folder as folders
+from emcaps.train.average import AveragedWeights
 from emcaps.train.board import make_look
 from emcaps.train.checks import check_fits, fill_in
 from emcaps.train.device import start_work
@@ -116,8 +117,9 @@ def train(
         network = start_network(config, images)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
+        average = AveragedWeights(network, config.train)
         if saved is not None:
-            checkpoints.restore(saved, network, optimiser, sums)
+            checkpoints.restore(saved, network, optimiser, sums, average)
         if main and resume:
             folders.continue_run(folder, config, place, seen, first)
             if saved is not None:
@@ -157,7 +159,7 @@ def train(
             if saved is not None and step == saved.step:  # written again, it would push out the one before it
                 checkpoints.drop_older(path, config.train.keep_checkpoints)
             else:
-                checkpoints.save_checkpoint(path, network, optimiser, sums, config, step)
+                checkpoints.save_checkpoint(path, network, optimiser, sums, average, config, step)
 
         def log(new_row: dict[str, Any]) -> None:
             if not main:
@@ -182,6 +184,7 @@ def train(
                     raise explained from error
                 raise
             step += 1
+            average.add(step)
 
             if step % config.train.log_every == 0 or step == config.train.steps:
                 check_finite(step)
@@ -195,7 +198,8 @@ def train(
             if check is not None and step in to_check:
                 check(step)
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
-                log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
+                with average.in_network():
+                    log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
                 if look is not None:
                     look(step)
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
@@ -215,7 +219,8 @@ def train(
                 on_progress(Progress(step, config.train.steps, row, done))
 
         try:
-            evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
+            with average.in_network():
+                evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
         if main:
@@ -224,7 +229,8 @@ def train(
                 log(last_row)
                 if look is not None:
                     look(step)
-            checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
+            with average.in_network():
+                checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
             # Last, since a run that has an evaluation counts as complete.
             write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
         distributed.any_of(False)  # the folder is whole before any process returns
@@ -275,7 +281,7 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     if not _may_resume(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{', '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate"
+            f"{', '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate or train.average"
         )
     saved = checkpoints.load_newest(folder / folders.CHECKPOINT)
     if saved is None:
@@ -307,7 +313,8 @@ def _may_resume(config: RunConfig, before: RunConfig) -> bool:
         "train.graph": before.train.graph,
         "train.keep_checkpoints": before.train.keep_checkpoints,
     }
-    if config.train.learning_rate_schedule != "cosine":  # whose every step depends on the number of all steps
+    # A cosine, and what is averaged, depend on the number of all steps.
+    if config.train.learning_rate_schedule != "cosine" and not config.train.average:
         changed["train.steps"] = before.train.steps
     return config.override(changed) == before
 

@@ -30,10 +30,11 @@ from emcaps.train.schedules import learning_rate_of, margin_of
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
     """Adam; on a CUDA device with all its state there, learning rates included, so that its step can be captured."""
     on_gpu = next(network.parameters()).device.type == "cuda"
-    betas = [value for name, value in network.named_parameters() if is_beta(name)]
-    others = [value for name, value in network.named_parameters() if not is_beta(name)]
+    by_factor: dict[float, list[nn.Parameter]] = {1.0: []}  # which come first
+    for name, value in network.named_parameters():
+        by_factor.setdefault(rate_factor(name, config), []).append(value)
     groups: list[dict[str, Any]] = []
-    for values, factor in ((others, 1.0), (betas, config.beta_rate)):
+    for factor, values in by_factor.items():
         if values:
             rate = config.learning_rate * factor
             groups.append(
@@ -47,9 +48,11 @@ def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
     return torch.optim.Adam(groups, weight_decay=config.weight_decay, **options)
 
 
-def is_beta(name: str) -> bool:
-    """Whether the parameter of this name is a beta of a routed layer."""
-    return name.endswith(("beta_u", "beta_a"))
+def rate_factor(name: str, config: TrainConfig) -> float:
+    """How many times as fast as config.learning_rate says the parameter of this name learns."""
+    if name.endswith("beta_a"):
+        return config.beta_a_rate or config.beta_rate
+    return config.beta_rate if name.endswith("beta_u") else 1.0
 
 
 def make_sums(device: torch.device) -> dict[str, Tensor]:
