@@ -18,7 +18,9 @@ def test_the_rows_are_what_their_names_say():
     for name, config in ROWS.items():
         assert config.data.split == "standard"
         if "cnn" in name:
-            assert (config.network.kind, config.data.view) == ("cnn", "stereo")
+            view = name.rpartition("-")[2]
+            assert (config.network.kind, config.data.view, config.train.learning_rate) == ("cnn", view, 1e-3)
+            assert table2.is_full(config) == ("small-cnn" not in name)
         else:
             recipe, *full, view, iterations = name.split("-")
             assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
@@ -59,12 +61,25 @@ def test_every_published_figure_stands_beside_a_row_of_its_view_and_network():
 
 def test_a_paper_row_is_the_faithful_row_at_the_papers_own_speed():
     rows = [name for name in ROWS if name.startswith("paper")]
-    assert len(rows) == 4
+    assert len(rows) == 5
     for name in rows:
         paper, faithful = ROWS[name], ROWS[name.replace("paper", "faithful")]
         assert (paper.network, paper.data) == (faithful.network, faithful.data)
         for setting in ("decay_steps", "margin_steps"):
             assert getattr(paper.train, setting) == table2.SPEED_UP * getattr(faithful.train, setting)
+
+
+def test_a_code_row_is_the_paper_row_with_the_decay_of_the_code_for_longer():
+    rows = [name for name in ROWS if name.startswith("code")]
+    assert len(rows) == 4
+    for name in rows:
+        changes = {"train.decay_steps": 20_000, "train.steps": 280_000}
+        assert ROWS[name] == ROWS[name.replace("code", "paper")].override(changes)
+
+
+def test_the_small_cnn_has_about_the_parameters_of_the_small_network():
+    assert table2.count_row_parameters("best-small-cnn-stereo") == pytest.approx(68_754, rel=0.01)
+    assert table2.count_row_parameters("best-small-cnn-mono") == pytest.approx(67_154, rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("long")])
@@ -119,10 +134,15 @@ def test_markdown_published_has_a_line_a_task_with_links_to_runs_and_every_publi
     found = {row: records(95.0, 96.0, 97.0) for row in ROWS if row.startswith("best")}
     lines = markdown_published(found, "runs/").splitlines()
     ours = "[96.00 ± 1.00](runs/best-mono-it2) (n = 3)"
-    assert f"| small, mono, 2 iterations | - | - | {ours} | - | 95.4 [Gritzman](" in "\n".join(lines)
+    assert f"| small, mono, 2 iterations | {ours} | 95.4 [Gritzman](" in "\n".join(lines)
     assert len(lines) == 2 + len(found)
     assert sum(line.count(";") + ("- |" not in line[-4:]) for line in lines[2:]) == len(PUBLISHED)
 
 
-def test_markdown_published_leaves_out_tasks_without_a_run():
-    assert len(markdown_published({"best-mono-it2": records(95.0)}, "runs/").splitlines()) == 3
+def test_markdown_published_leaves_out_tasks_and_recipes_without_a_run():
+    lines = markdown_published({"best-mono-it2": records(95.0), "code-mono-it1": records(90.0)}, "runs/").splitlines()
+    assert len(lines) == 4
+    assert lines[0] == "| network | code, % | best, % | published, % |"
+    assert lines[2].startswith(
+        "| small, mono, 1 iteration | [90.00](runs/code-mono-it1) (n = 1) | - | 86.2 [Gritzman]("
+    )

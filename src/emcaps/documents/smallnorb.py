@@ -5,6 +5,7 @@ from __future__ import annotations
 from emcaps.bench.cases import FUSED_GRAPH, STEP, Case
 from emcaps.bench.rows import newest
 from emcaps.documents.recorded import bench_rows, table2_records
+from emcaps.experiments.estimates import markdown_comparisons, markdown_estimates
 from emcaps.experiments.records import Record
 from emcaps.experiments.table2 import GOALS, ROWS, markdown_published, markdown_rows
 from emcaps.report.markdown import markdown_link, markdown_table
@@ -13,6 +14,14 @@ ALONE = ("best-stereo-it2", 0, GOALS[0])
 """A row and its seed whose run had the GPU to itself, and the accuracy that it is asked for: Gritzman's."""
 LONG = ("long-stereo-it3", GOALS[1])
 """A row whose runs shared a GPU, and the accuracy that it is asked for: Hinton's."""
+COMPARED = {
+    "best-mono-it1": "Gritzman, small, mono, 1 iteration",
+    "long-mono-it2": "Gritzman, small, mono, 2 iterations",
+    "best-mono-it3": "Gritzman, small, mono, 3 iterations",
+    "long-stereo-it3": "Hinton, small, stereo, 3 iterations",
+    "long-full-stereo-it2": "Hinton, full, stereo, 3 iterations",
+}
+"""Our best rows, and the published figure that each is to pass."""
 BY_SEED = ("long-stereo-it3", "long-mono-it2", "long-full-stereo-it2")
 
 
@@ -22,6 +31,14 @@ def published(results: str) -> str:
 
 def rows(results: str) -> str:
     return markdown_rows(table2_records(), f"{results}/table2/")
+
+
+def comparisons(results: str) -> str:
+    return markdown_comparisons(table2_records(), COMPARED, f"{results}/table2/")
+
+
+def estimates(results: str) -> str:
+    return markdown_estimates(table2_records(), f"{results}/table2/")
 
 
 def time_to_accuracy(results: str) -> str:
@@ -76,4 +93,11 @@ def seeds(results: str) -> str:
     return markdown_table(("row", *(f"seed {number}, %" for number in numbers)), lines)
 
 
-BLOCKS = {"published": published, "rows": rows, "time-to-accuracy": time_to_accuracy, "seeds": seeds}
+BLOCKS = {
+    "published": published,
+    "comparisons": comparisons,
+    "estimates": estimates,
+    "rows": rows,
+    "time-to-accuracy": time_to_accuracy,
+    "seeds": seeds,
+}

@@ -2,7 +2,7 @@
 
 Our minutes are a row's steps times the milliseconds of a training step that had the GPU to itself, as `emcaps bench`
 measured it with the preset's augmentation, because nearly all recorded runs shared a GPU. The benchmark has no CNN: for
-its steps we take the highest speed that one of its runs logged, which it reached while it was alone.
+the steps of a CNN we take the highest speed that a run of its size logged, which it reached while it was alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from emcaps.bench.cases import BACKWARD, FUSED_GRAPH, STEP
 from emcaps.bench.rows import Row, read_rows
-from emcaps.config import RunConfig
+from emcaps.config import NetworkConfig, RunConfig
 from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import Record, finished, mean_and_spread, runs_link
 from emcaps.experiments.table2 import ROWS, count_row_parameters, is_full
@@ -51,13 +51,16 @@ PUBLISHED = tuple(
 def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> dict[str, Point]:
     """The points of Table 2's rows: the mean over seeds at the last step, with one crop."""
     points = {}
-    cnn = [record for name, records in found.items() if ROWS[name].network.kind == "cnn" for record in records]
-    cnn_speed = max(map(_best_speed, cnn), default=0.0)
+    cnn_speeds: dict[NetworkConfig, float] = {}
+    for name, records in found.items():
+        if ROWS[name].network.kind == "cnn":
+            network = ROWS[name].network
+            cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, records)])
     for name, records in found.items():
         if records:
             config = ROWS[name]
             if config.network.kind == "cnn":
-                milliseconds: float | None = 1000 * config.train.batch_size / cnn_speed
+                milliseconds: float | None = 1000 * config.train.batch_size / cnn_speeds[config.network]
             else:
                 milliseconds = _timed(config, speeds)
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000

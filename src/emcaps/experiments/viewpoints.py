@@ -33,7 +33,7 @@ from emcaps.config import DATASETS, RunConfig, preset
 from emcaps.data.splits import TRAINED_VIEWPOINTS
 from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
-from emcaps.experiments.table2 import BEST, BEST_BY_ITERATIONS, BEST_BY_VIEW, FAITHFUL
+from emcaps.experiments.table2 import BEST, BEST_BY_ITERATIONS, BEST_BY_VIEW, FAITHFUL, SMALL_CNN
 from emcaps.experiments.viewpoint_errors import draw_viewpoints, measure_viewpoints
 from emcaps.names import check_name
 from emcaps.nn import build_network
@@ -67,8 +67,6 @@ QUICK: dict[str, Any] = {
     "train.log_every": 20,
     "train.checkpoint_every": 200,
 }
-SMALL_CNN: dict[str, Any] = {"network.cnn_channels": 8, "network.cnn_hidden": 63}
-"""The CNN at about the small network's number of parameters: a quarter of its channels, a sixteenth of its units."""
 TINY_CNN: dict[str, Any] = {"network.cnn_channels": 4, "network.cnn_hidden": 34}
 """The CNN at about the tiny network's number of parameters."""
 ITERATIONS = (1, 2, 3)
