@@ -41,6 +41,7 @@ def _seeds_option(default: int) -> Any:
 
 
 ThreeSeedsOption = Annotated[int | None, _seeds_option(3)]
+TwoSeedsOption = Annotated[int | None, _seeds_option(2)]
 OneSeedOption = Annotated[int | None, _seeds_option(1)]
 FiveSeedsOption = Annotated[int | None, _seeds_option(5)]
 
@@ -220,6 +221,35 @@ def choices(
     how = _training(train, seed, seeds, 1, jobs, device, folder)
     with interruption(RESUMES):
         run_choices(runs, wide_console(), train=how)
+
+
+@experiment_app.command(
+    epilog=examples(
+        "emcaps experiment candidates --train --runs runs/candidates --recipe stereo-it2 --change average",
+        "emcaps experiment candidates --runs runs/candidates",
+    )
+)
+def candidates(
+    runs: RunsOption = Path("runs/candidates"),
+    recipes: Annotated[
+        list[str] | None, typer.Option("--recipe", help="Only this recipe, as mono-it2; may be repeated.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--change", help="Only this change, as dropout; may be repeated.")
+    ] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: TwoSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """What changes to the recipe of Table 2 gain, each by itself, on all five folds of held-out instances."""
+    from emcaps.experiments.candidates import run_candidates
+
+    how = _training(train, seed, seeds, 2, jobs, device, folder)
+    with interruption(RESUMES):
+        run_candidates(runs, wide_console(), recipes, changes, train=how)
 
 
 @experiment_app.command(

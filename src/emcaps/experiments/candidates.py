@@ -1,0 +1,145 @@
+"""Changes to the best recipe of Table 2, each tried by itself on all five folds of the training instances.
+
+A run trains on four of the five training instances of each category and is tested on the fifth, as in choices.py; the
+test set is never opened. A fold has five objects, one of which may decide, so a change counts by its gain over the
+unchanged recipe in the same fold with the same seed, and by the standard error of these gains.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from emcaps.config import RunConfig
+from emcaps.experiments import table2
+from emcaps.experiments.records import Record, finished, runs_link
+from emcaps.experiments.runner import Training, train_missing
+from emcaps.names import check_name
+from emcaps.report.markdown import markdown_link, markdown_table
+from emcaps.report.tables import plain_table
+
+STEPS = 18_000
+FOLDS = range(5)
+UNCHANGED = "unchanged"
+RECIPES = ("mono-it2", "mono-it3", "stereo-it2", "stereo-it3", "full-stereo-it2")
+"""The recipes, by the rows "best" of Table 2."""
+CHANGES: dict[str, dict[str, Any]] = {
+    UNCHANGED: {},
+    "average": {"train.average": 0.25},
+    "code-rates": {"train.beta_rate": 1.0, "train.beta_a_rate": 50.0},  # how fast each beta moves in the authors' code
+    "dropout": {"network.dropout": 0.5},
+    "near-coordinates": {"network.coordinate_scale": 0.1},
+    "warp": {"data.turn": 5.0, "data.zoom": 0.1, "data.slant": 0.1},
+    "mirror": {"data.mirror": 0.5},
+    "wide-shift": {"data.max_shift": 8},
+    "long": {"train.steps": 2 * STEPS, "train.margin_steps": STEPS},
+}
+
+
+def row_name(recipe: str, change: str, fold: int) -> str:
+    return f"{recipe}-{change}-fold{fold}"
+
+
+def _config(recipe: str, change: str, fold: int) -> RunConfig:
+    length = {"train.steps": STEPS, "train.margin_steps": STEPS // 2, "train.eval_every": 0}
+    held_out = {"data.split": "validation", "data.fold": fold}
+    return table2.ROWS[f"best-{recipe}"].override(length | held_out | CHANGES[change])
+
+
+ROWS: dict[str, RunConfig] = {
+    row_name(recipe, change, fold): _config(recipe, change, fold)
+    for recipe in RECIPES
+    for change in CHANGES
+    for fold in FOLDS
+}
+
+
+def run_candidates(
+    runs: Path,
+    console: Console,
+    recipes: Sequence[str] | None = None,
+    changes: Sequence[str] | None = None,
+    *,
+    train: Training | None = None,
+) -> None:
+    """Show what each change gains, after training what is missing if `train` says how.
+
+    Without names all recipes and changes are meant. The unchanged recipe always belongs to them.
+    """
+    for kind, given, known in (("recipe", recipes, RECIPES), ("change", changes, CHANGES)):
+        for name in given or ():
+            check_name(kind, name, known)
+    recipes = recipes or RECIPES
+    changes = list(dict.fromkeys([UNCHANGED, *(changes or CHANGES)]))
+    names = [row_name(recipe, change, fold) for recipe in recipes for change in changes for fold in FOLDS]
+    if train is not None:
+        train_missing(ROWS, names, runs, train)
+    found = finished(ROWS, names, runs)
+    shown = [recipe for recipe in recipes if any(found[name] for name in names if name.startswith(f"{recipe}-"))]
+    for recipe in shown:
+        console.print(candidate_table(found, recipe))
+    print(*(markdown_candidates(found, recipe, runs_link(runs)) for recipe in shown), sep="\n\n")
+
+
+def gains(found: Mapping[str, Sequence[Record]], recipe: str, change: str) -> list[float]:
+    """How much more accurate a changed run is than the unchanged one of the same fold and seed, in percent points."""
+    differences = []
+    for fold in FOLDS:
+        before = {record.seed: record.accuracy for record in found.get(row_name(recipe, UNCHANGED, fold), ())}
+        after = {record.seed: record.accuracy for record in found.get(row_name(recipe, change, fold), ())}
+        differences += [after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())]
+    return differences
+
+
+def candidate_table(found: Mapping[str, Sequence[Record]], recipe: str) -> Table:
+    table = plain_table(f"{recipe}: % right of the held-out instances, last step, and the gain of each change")
+    for column in _columns():
+        table.add_column(column, justify="left" if column == "change" else "right")
+    for change, cells in _lines(found, recipe, None):
+        table.add_row(change, *cells)
+    return table
+
+
+def markdown_candidates(found: Mapping[str, Sequence[Record]], recipe: str, link: str) -> str:
+    """The table of a recipe for the page, with links to the runs."""
+    rows = [(change, *cells) for change, cells in _lines(found, recipe, link)]
+    return markdown_table((recipe, *_columns()[1:]), rows)
+
+
+def _columns() -> tuple[str, ...]:
+    return ("change", *(f"fold {fold}" for fold in FOLDS), "mean", "gain", "runs")
+
+
+def _lines(found: Mapping[str, Sequence[Record]], recipe: str, link: str | None) -> list[tuple[str, list[str]]]:
+    """For each change that has runs: its folds, their mean if there are all, its gain and the number of its pairs."""
+    lines = []
+    for change in CHANGES:
+        names = [row_name(recipe, change, fold) for fold in FOLDS]
+        folds = [[record.accuracy for record in found.get(name, ())] for name in names]
+        if any(folds):
+            means = [statistics.fmean(accuracies) if accuracies else None for accuracies in folds]
+            cells = ["-" if mean is None else f"{mean:.1f}" for mean in means]
+            if link is not None:
+                cells = [
+                    cell if cell == "-" else markdown_link(cell, link + name)
+                    for cell, name in zip(cells, names, strict=True)
+                ]
+            known = [mean for mean in means if mean is not None]
+            mean = f"{statistics.fmean(known):.1f}" if len(known) == len(FOLDS) else "-"
+            gained = gains(found, recipe, change) if change != UNCHANGED else []
+            lines.append((change, [*cells, mean, _shown(gained), str(sum(map(len, folds)))]))
+    return lines
+
+
+def _shown(gained: Sequence[float]) -> str:
+    """The mean gain and its standard error, as "+0.51 ± 0.20"; a dash without a pair of runs."""
+    if not gained:
+        return "-"
+    error = f" ± {statistics.stdev(gained) / math.sqrt(len(gained)):.2f}" if len(gained) > 1 else ""
+    return f"{statistics.fmean(gained):+.2f}{error}"

@@ -1,0 +1,81 @@
+"""Changes to the recipe: what each row trains on, and what counts as a gain."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from emcaps.experiments import candidates, table2
+from emcaps.experiments.candidates import CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, row_name
+from emcaps.experiments.records import Record
+from emcaps.experiments.runner import Training
+from experiments.short_rows import ROWS as SHORT_ROWS
+
+
+def records(*accuracies, first_seed=0):
+    return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies, start=first_seed)]
+
+
+def test_candidates_never_open_the_test_set_and_use_every_fold():
+    assert {(config.data.split, config.data.fold) for config in ROWS.values()} == {
+        ("validation", fold) for fold in FOLDS
+    }
+    assert list(FOLDS) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_unchanged_candidate_is_the_best_row_but_for_its_length(recipe):
+    best = table2.ROWS[f"best-{recipe}"]
+    for change, settings in CHANGES.items():
+        row = ROWS[row_name(recipe, change, 3)]
+        assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings)
+    same = {f"train.{key}": getattr(best.train, key) for key in ("steps", "margin_steps", "eval_every")}
+    assert ROWS[row_name(recipe, UNCHANGED, 0)].override(same | {"data.split": "standard"}) == best
+    assert all(2 * config.train.margin_steps == config.train.steps for config in ROWS.values())
+
+
+def test_a_gain_is_over_the_unchanged_run_of_the_same_fold_and_seed():
+    found = {
+        row_name("mono-it2", UNCHANGED, 0): records(90.0, 80.0),
+        row_name("mono-it2", UNCHANGED, 1): records(50.0),
+        row_name("mono-it2", "dropout", 0): records(91.0, 83.0),
+        row_name("mono-it2", "dropout", 1): records(70.0, first_seed=1),  # another seed: no pair
+        row_name("mono-it2", "average", 4): records(99.0),  # nothing to compare with
+    }
+    assert candidates.gains(found, "mono-it2", "dropout") == [1.0, 3.0]
+    assert candidates.gains(found, "mono-it2", "average") == []
+    lines = candidates.markdown_candidates(found, "mono-it2", "runs/").splitlines()[2:]
+    same, link = "runs/mono-it2-unchanged-fold", "runs/mono-it2-dropout-fold"
+    assert lines == [
+        f"| unchanged | [85.0]({same}0) | [50.0]({same}1) | - | - | - | - | - | 3 |",
+        "| average | - | - | - | - | [99.0](runs/mono-it2-average-fold4) | - | - | 1 |",
+        f"| dropout | [87.0]({link}0) | [70.0]({link}1) | - | - | - | - | +2.00 ± 1.00 | 3 |",
+    ]
+
+
+def test_a_mean_needs_every_fold():
+    found = {row_name("mono-it2", UNCHANGED, fold): records(90.0 + fold) for fold in FOLDS}
+    assert "| 92.0 | - | 5 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
+
+
+def test_the_command_trains_the_unchanged_recipe_beside_the_change(tmp_path, data, monkeypatch):
+    short = next(iter(SHORT_ROWS.values())).override({"data.split": "validation"})
+    rows = {name: short.override({"data.fold": config.data.fold % 2}) for name, config in ROWS.items()}
+    monkeypatch.setattr(candidates, "ROWS", rows)
+    monkeypatch.setattr(candidates, "FOLDS", range(2))
+    console = Console(file=io.StringIO(), width=120)
+    how = Training((3,), device="cpu", data_folder=data)
+    candidates.run_candidates(tmp_path, console, ["stereo-it2"], ["average"], train=how)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/seed3")) == [
+        f"stereo-it2-{change}-fold{fold}" for change in ("average", "unchanged") for fold in (0, 1)
+    ]
+    assert "average" in console.file.getvalue()
+    assert "dropout" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [((["stereo"], None), "unknown recipe"), ((None, ["drop"]), "unknown change")]
+)
+def test_unknown_names_are_refused(tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        candidates.run_candidates(tmp_path, Console(file=io.StringIO()), *names)
