@@ -205,6 +205,34 @@ def inside(
     show_routing(run, wide_console(), json=json, device=device, data_folder=folder)
 
 
+@experiment_app.command(
+    "moved-digits",
+    epilog=examples(
+        "emcaps experiment moved-digits --figure moved.png",
+        "emcaps experiment moved-digits --train --runs runs/moved-digits --seeds 1",
+    ),
+)
+def moved_digits(
+    runs: RunsOption = Path("results/moved-digits"),
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", help="Only this row, as centred-capsules; may be repeated.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy by change to this PNG.")] = None,
+    train: TrainOption = False,
+    seed: SeedOption = None,
+    seeds: ThreeSeedsOption = None,
+    jobs: JobsOption = 1,
+    device: DeviceOption = "auto",
+    folder: FolderOption = None,
+) -> None:
+    """Digits moved, turned, enlarged or slanted after training: capsules against CNNs, on MNIST."""
+    from emcaps.experiments.moved_digits import ROWS, run_moved
+
+    how = _training(train, seed, seeds, 3, jobs, device, folder)
+    with interruption(RESUMES):
+        run_moved(runs, wide_console(), rows or list(ROWS), train=how, figure=figure)
+
+
 @experiment_app.command(epilog=examples("emcaps experiment choices --train --runs runs/choices"))
 def choices(
     runs: RunsOption = Path("results/choices"),

@@ -62,10 +62,26 @@ def random_affine(
     def drawn(largest: float) -> Tensor:
         return largest * (2 * _uniform(images, generator) - 1)
 
-    angle, scale, sideways = drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant)
+    return warp(images, drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant))
+
+
+def warp(
+    images: Tensor,
+    angle: Tensor,
+    scale: Tensor,
+    sideways: Tensor,
+    down_by: Tensor | float = 0.0,
+    across_by: Tensor | float = 0.0,
+) -> Tensor:
+    """Each image turned by its angle, reduced by its scale, slanted by `sideways` and then moved, as float32.
+
+    All of these have the shape (N, 1, 1, 1): the angle in radians, `down_by` and `across_by` in pixels. Pixels are
+    interpolated; what comes in from beyond the edge continues the edge.
+    """
+    check_images(images)
     height, width = images.shape[-2:]
-    down = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2
-    across = torch.arange(width, device=images.device) - (width - 1) / 2
+    down = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2 - down_by
+    across = torch.arange(width, device=images.device) - (width - 1) / 2 - across_by
     down_there = scale * (angle.cos() * down + angle.sin() * across)  # where in the image a pixel of the result lies
     across_there = scale * (angle.cos() * across - angle.sin() * down) + sideways * down_there
     places = torch.stack([2 * across_there / width, 2 * down_there / height], dim=-1)[:, 0]  # -1 to 1: edge to edge
