@@ -213,7 +213,7 @@ class DataConfig:
     """Training crops may reach this many pixels beyond the image, where its edge goes on: so small images can be
     shifted without losing what is at their borders."""
     mirror: float = 0.0
-    """For this share of the training images left and right are swapped."""
+    """For this share of the training images left and right are swapped, and the cameras of a stereo pair with them."""
     turn: float = 0.0
     """Training images are turned by up to this many degrees either way."""
     zoom: float = 0.0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -198,6 +199,18 @@ def test_a_share_of_the_images_is_mirrored() -> None:
     assert torch.equal(result[~swapped], images[~swapped])
     assert swapped.float().mean() == pytest.approx(0.3, abs=0.03)
     assert torch.equal(augment.random_mirror(images, 1.0, generator()), images.flip(-1))
+
+
+def test_a_mirrored_stereo_pair_has_its_cameras_swapped() -> None:
+    images = torch.randint(256, (5, 2, 12, 12), dtype=torch.uint8, generator=generator())
+    config = DataConfig(crop=12, mirror=1.0, brightness=0.0, contrast_low=1.0, contrast_high=1.0, standardise="crop")
+    for view, channels, expected in (
+        ("stereo", 0, images.flip(1, -1)),
+        ("mono", 0, images.flip(-1)),
+        ("stereo", 2, images.flip(-1)),  # pictures of two channels, which are no cameras
+    ):
+        crops_seen = augment.augment(images, replace(config, view=view, channels=channels), generator())
+        torch.testing.assert_close(crops_seen, crops.standardise(expected))
 
 
 @pytest.mark.parametrize("standardise", ["image", "crop", "background"])

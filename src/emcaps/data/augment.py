@@ -31,7 +31,8 @@ def augment(
     if counterparts is not None:
         images = splice(images, before_cropping(counterparts, config.standardise), config.splice, generator)
     if config.mirror:
-        images = random_mirror(images, config.mirror, generator)
+        pairs = config.view == "stereo" and not config.channels
+        images = random_mirror(images, config.mirror, generator, pairs=pairs)
     if config.turn or config.zoom or config.slant:
         images = random_affine(images, generator, turn=config.turn, zoom=config.zoom, slant=config.slant)
     if config.pad:
@@ -42,10 +43,15 @@ def augment(
     return random_contrast(crops, config.contrast_low, config.contrast_high, generator)
 
 
-def random_mirror(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """The images, a `share` of them with left and right swapped."""
+def random_mirror(images: Tensor, share: float, generator: torch.Generator, *, pairs: bool = False) -> Tensor:
+    """The images, a `share` of them with left and right swapped.
+
+    With `pairs` the channels are a left and a right camera, which are swapped, too: in a mirrored room the right camera
+    sees what the left one saw.
+    """
     check_images(images)
-    return torch.where(_uniform(images, generator) < share, images.flip(-1), images)
+    mirrored = images.flip(1, -1) if pairs else images.flip(-1)
+    return torch.where(_uniform(images, generator) < share, mirrored, images)
 
 
 def random_affine(
