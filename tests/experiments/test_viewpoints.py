@@ -219,7 +219,7 @@ def test_a_step_draws_its_images_and_what_it_splices_from_trained_viewpoints_alo
         drawn.extend([images[..., 0, 0], others[..., 0, 0]])
         return augment(images, config, generator, others)
 
-    monkeypatch.setattr("emcaps.train.step.augment", watched)
+    monkeypatch.setattr("emcaps.train.batch.augment", watched)
     mixed = {"data.splice": 1.0, "train.mixup": 0.5, "train.batch_size": 30}
     config = viewpoints.rows_on("toys")[f"quick-{kind}-tiny-cnn"].override(SHORT | mixed)
     train(config, tmp_path / "run", device="cpu", data_folder=tmp_path)

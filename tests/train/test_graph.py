@@ -27,6 +27,10 @@ CASES = {
         {"train.batch_size": 16, "data.view": "stereo", "network.iterations": 3}
     ),
     "spliced": preset("tiny").override({**SMALL, "data.splice": 0.5, "data.standardise": "background"}),
+    "spliced and mixed, stereo": preset("tiny").override(
+        {**SMALL, "data.view": "stereo", "data.splice": 0.5, "train.mixup": 0.5}
+    ),
+    "mirrored and turned": preset("tiny").override({**SMALL, "data.mirror": 0.5, "data.turn": 10.0}),
     "auto in bfloat16": preset("tiny").override({**SMALL, "train.autocast": "bfloat16"}),
     "cross-entropy": preset("tiny").override({**SMALL, "train.loss": "cross_entropy"}),
     "cnn with dropout": preset("cnn").override(SMALL),

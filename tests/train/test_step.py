@@ -6,6 +6,8 @@ from emcaps.data.combine import Counterparts, find_counterparts
 from emcaps.data.tensors import to_tensors
 from emcaps.nn import build_network
 from emcaps.routing import RoutingOutput
+from emcaps.train import batch
+from emcaps.train import step as steps
 from emcaps.train.schedules import cosine_rate, learning_rate, linear_margin, spread_margin
 from emcaps.train.step import TrainingStep, loss_of, make_optimiser, make_sums
 from patterns import pattern_examples
@@ -13,14 +15,14 @@ from patterns import pattern_examples
 CPU = torch.device("cpu")
 
 
-def make(config):
+def make(config, device=CPU):
     examples = pattern_examples((4, 6), views=3, seed=1)
-    images, labels = to_tensors(examples, config.data.view, CPU)
-    counterparts = find_counterparts(examples, config.data.view, CPU) if config.data.splice else None
+    images, labels = to_tensors(examples, config.data.view, device)
+    counterparts = find_counterparts(examples, config.data.view, device) if config.data.splice else None
     torch.manual_seed(0)
-    network = build_network(config.network, config.data.image_channels, config.data.crop)
+    network = build_network(config.network, config.data.image_channels, config.data.crop).to(device)
     return TrainingStep(
-        network, make_optimiser(network, config.train), images, labels, config, make_sums(CPU), counterparts
+        network, make_optimiser(network, config.train), images, labels, config, make_sums(images.device), counterparts
     )
 
 
@@ -50,6 +52,29 @@ def test_a_step_splices_if_the_config_says_so(config):
     assert any(not torch.equal(one, other) for one, other in zip(spliced.state(), whole.state(), strict=True))
     with pytest.raises(ValueError, match=r"data.splice is 1.0, so a step needs counterparts"):
         TrainingStep(whole.network, whole.optimiser, whole.images, whole.labels, spliced.config, whole.sums)
+
+
+def test_a_step_trains_on_its_share_of_what_kernels_make_of_the_whole_batch(config, device, monkeypatch):
+    """On a CPU in Triton's interpreter. A share of its own draws or neighbours would give other crops."""
+    kernels, trained = [], []
+    real = batch._by_kernels
+    monkeypatch.setattr(batch, "_by_kernels", lambda *arguments: kernels.append(1) or real(*arguments))
+    if device == "cpu":
+        monkeypatch.setattr(batch, "_runs_kernels", lambda device: True)
+
+    def keep(network, optimiser, crops, labels, config, margin, mixed):
+        trained.append([crops, labels, *mixed])
+        return crops.new_zeros(()), crops.new_zeros(())
+
+    monkeypatch.setattr(steps, "train_step", keep)
+    step = make(config.override({"data.splice": 0.5, "train.mixup": 0.5}), device)
+    for step.share in (slice(None), slice(0, 3), slice(3, None)):
+        step(5)
+    assert len(kernels) == 3
+    whole, *parts = trained
+    for one, *others in zip(whole, *parts, strict=True):
+        assert len(one) == config.train.batch_size
+        assert torch.equal(one, torch.cat(others))
 
 
 def test_sums_count_steps_losses_and_right_answers(config):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emcaps.config import DataConfig
 from emcaps.data.combine import splice
-from emcaps.data.crops import after_cropping, before_cropping, check_crop, check_images, corner_of_centre
+from emcaps.data.crops import after_cropping, before_cropping, check_crop, check_images
 
 
 def augment(
@@ -101,29 +101,49 @@ def random_crop(images: Tensor, crop: int, generator: torch.Generator, max_shift
     """
     check_crop(images, crop)
     _check_generator(images, generator)
-    count, _, height, width = images.shape
 
-    def starts(side: int, centre: int) -> Tensor:
-        room = max(centre, side - crop - centre) if max_shift is None else max_shift
-        first, last = max(0, centre - room), min(side - crop, centre + room)
-        return first + torch.randint(last - first + 1, (count,), generator=generator, device=images.device)
+    def drawn(starts: range) -> Tensor:
+        return starts.start + torch.randint(len(starts), (len(images),), generator=generator, device=images.device)
 
-    top, left = corner_of_centre(images, crop)
-    tops, lefts = starts(height, top), starts(width, left)
+    height, width = images.shape[-2:]
+    tops, lefts = (drawn(crop_starts(side, crop, max_shift)) for side in (height, width))
+    return crop_at(images, crop, tops, lefts)
+
+
+def crop_starts(side: int, crop: int, max_shift: int | None = None) -> range:
+    """Where a crop may begin along an image's side: at most `max_shift` pixels off the centre, and within the image."""
+    last = side - crop
+    centre = last // 2
+    room = last if max_shift is None else max_shift
+    return range(max(0, centre - room), min(last, centre + room) + 1)
+
+
+def crop_at(images: Tensor, crop: int, tops: Tensor, lefts: Tensor) -> Tensor:
+    """The crop x crop square of each image that begins at its own row and column, int64 (N,) each."""
     everywhere = images.unfold(2, crop, 1).unfold(3, crop, 1)  # a view: (N, C, top, left, crop, crop)
-    return everywhere[torch.arange(count, device=images.device), :, tops, lefts]
+    return everywhere[torch.arange(len(images), device=images.device), :, tops, lefts]
 
 
 def random_brightness(images: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """Add to each image one number between -amount and amount."""
     check_images(images)
-    return images + amount * (2 * _uniform(images, generator) - 1)
+    return brighten(images, amount, _uniform(images, generator))
+
+
+def brighten(images: Tensor, amount: float, drawn: Tensor) -> Tensor:
+    """What `random_brightness` makes of the uniform numbers (N, 1, 1, 1) that it draws."""
+    return images + amount * (2 * drawn - 1)
 
 
 def random_contrast(images: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
     """Stretch each image by one factor between low and high about the mean of each of its channels."""
     check_images(images)
-    factor = low + (high - low) * _uniform(images, generator)
+    return stretch(images, low, high, _uniform(images, generator))
+
+
+def stretch(images: Tensor, low: float, high: float, drawn: Tensor) -> Tensor:
+    """What `random_contrast` makes of the uniform numbers (N, 1, 1, 1) that it draws."""
+    factor = low + (high - low) * drawn
     mean = images.mean((2, 3), keepdim=True)
     return mean + factor * (images - mean)
 

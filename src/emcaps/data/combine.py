@@ -41,8 +41,11 @@ class Counterparts(NamedTuple):
 
     def draw(self, examples: Tensor, generator: torch.Generator) -> Tensor:
         """One counterpart of each of these examples, all equally likely."""
+        return self.choose(examples, torch.rand(len(examples), generator=generator, device=examples.device))
+
+    def choose(self, examples: Tensor, drawn: Tensor) -> Tensor:
+        """The counterparts that `draw` makes of the uniform numbers (N,) that it draws."""
         size = self.size[examples]
-        drawn = torch.rand(len(examples), generator=generator, device=examples.device)
         number = torch.minimum((drawn * size).long(), size - 1)  # a product may round up to the size itself
         return self.grouped[self.first[examples] + number]
 
@@ -75,16 +78,21 @@ def splice(images: Tensor, others: Tensor, share: float, generator: torch.Genera
             f"images are spliced one by one, so others must have their shape {tuple(images.shape)}, "
             f"not {tuple(others.shape)}"
         )
-    count, _, height, width = images.shape
 
     def drawn() -> Tensor:
-        return torch.rand((count, 1, 1), generator=generator, device=images.device)
+        return torch.rand((len(images), 1, 1), generator=generator, device=images.device)
 
-    chosen, angle = drawn() < share, 2 * math.pi * drawn()
-    distance = FARTHEST * min(height, width) * (2 * drawn() - 1)
+    return splice_along(images, others, share, drawn(), drawn(), drawn())
+
+
+def splice_along(images: Tensor, others: Tensor, share: float, chosen: Tensor, turn: Tensor, offset: Tensor) -> Tensor:
+    """What `splice` makes of the uniform numbers (N, 1, 1) that it draws: which images, and each line's place."""
+    height, width = images.shape[-2:]
+    is_chosen, angle = chosen < share, 2 * math.pi * turn
+    distance = FARTHEST * min(height, width) * (2 * offset - 1)
     down, across = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
     beyond = down[:, None] * angle.sin() + across * angle.cos() > distance
-    return torch.where((chosen & beyond)[:, None], others, images)
+    return torch.where((is_chosen & beyond)[:, None], others, images)
 
 
 def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -92,7 +100,11 @@ def mix(crops: Tensor, largest: float, generator: torch.Generator) -> tuple[Tens
 
     The foreign share is a squared uniform number, so that most images stay nearly themselves.
     """
-    drawn = torch.rand(len(crops), generator=generator, device=crops.device)
+    return mix_in(crops, largest, torch.rand(len(crops), generator=generator, device=crops.device))
+
+
+def mix_in(crops: Tensor, largest: float, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """What `mix` makes of the uniform numbers (N,) that it draws."""
     share = 1 - largest * drawn.square()
     wide = share[:, None, None, None]
     return wide * crops + (1 - wide) * crops.roll(1, 0), share

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from emcaps.config import RunConfig, TrainConfig
-from emcaps.data.augment import augment
-from emcaps.data.combine import Counterparts, mix
+from emcaps.data.combine import Counterparts
 from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.nn.classifier import class_scores
 from emcaps.nn.losses import right_answers
 from emcaps.routing import RoutingOutput
 from emcaps.train import distributed
+from emcaps.train.batch import training_batch
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
 from emcaps.train.schedules import learning_rate_of, margin_of
 
@@ -113,14 +113,16 @@ class TrainingStep:
         trains on its share.
         """
         labels = self.labels[self.examples]
-        others = None
-        if self.counterparts is not None:
-            others = self.images[self.counterparts.draw(self.examples, self.generator)]
-        crops = augment(self.images[self.examples], self.config.data, self.generator, others)
-        mine, mixed = self.share, None
-        if self.config.train.mixup:
-            crops, own = mix(crops, self.config.train.mixup, self.generator)
-            mixed = Mixed(own[mine], labels.roll(1)[mine])
+        crops, own = training_batch(
+            self.images,
+            self.examples,
+            self.config.data,
+            self.generator,
+            self.counterparts,
+            self.config.train.mixup,
+        )
+        mine = self.share
+        mixed = None if own is None else Mixed(own[mine], labels.roll(1)[mine])
         loss, right = train_step(
             self.network, self.optimiser, crops[mine], labels[mine], self.config.train, self.margin, mixed
         )
@@ -134,7 +136,7 @@ class TrainingStep:
 
 
 class Mixed(NamedTuple):
-    """What `mix` made of a batch."""
+    """What mixing made of a batch."""
 
     own: Tensor
     """(B,): how much of each crop is its own image; the rest is its neighbour's."""
