@@ -1,5 +1,6 @@
 """Settings of all tests. Being here, it also lets them import the helpers beside it, as `routing.compare`."""
 
+import importlib.util
 import os
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import settings
 # Without a GPU the kernels run in Triton's interpreter. It has to be chosen before Triton is first imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    if importlib.util.find_spec("triton"):
+        import quick_interpreter
+
+        quick_interpreter.use()
 
 # The same examples on every machine and in every run, and no failure because a shared machine was slow for a moment.
 settings.register_profile("emcaps", derandomize=True, deadline=None, database=None)
