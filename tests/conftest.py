@@ -1,5 +1,6 @@
 """Settings of all tests. Being here, it also lets them import the helpers beside it, as `routing.compare`."""
 
+import gc
 import importlib.util
 import os
 
@@ -27,6 +28,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # The interpreter uses numpy as it was, and numpy warns of infinities, which a GPU computes with in silence.
     for kind in ("DeprecationWarning", "RuntimeWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::{kind}:triton.runtime.interpreter")
+
+
+def pytest_collection_finish() -> None:
+    # What is imported by now stays. To look for garbage in it would take the better part of a second each time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
