@@ -20,8 +20,16 @@ if not torch.cuda.is_available():
 settings.register_profile("emcaps", derandomize=True, deadline=None, database=None)
 settings.load_profile("emcaps")
 
-# The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits.
-torch.set_num_threads(1)
+# The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits. So here, and in
+# the processes that tests start, which read this; torch is imported here already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    torch.set_num_threads(
+        1
+    )  # each time, since a test may have left another number behind, and all after it would be slow
 
 
 def pytest_configure(config: pytest.Config) -> None:
