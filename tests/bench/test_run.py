@@ -1,6 +1,7 @@
 """The whole benchmark through the command line, on a CPU."""
 
 import dataclasses
+import gc
 import os
 import re
 import sys
@@ -44,6 +45,7 @@ def bench(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(run, "measure_ceilings", lambda device: Ceilings(0.1, 20.0))  # they have a test of their own
     monkeypatch.setattr(timing, "LEAST", 2)
     monkeypatch.setattr(timing, "WARM_UP", 1)
+    gc.freeze()  # every row looks for garbage: not among what other tests have imported
 
     def command(*arguments):
         monkeypatch.setattr(sys, "argv", ["emcaps", "bench", *arguments])
