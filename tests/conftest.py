@@ -1,5 +1,7 @@
 """Settings of all tests. Being here, it also lets them import the helpers beside it, as `routing.compare`."""
 
+import gc
+import importlib.util
 import os
 
 import pytest
@@ -9,19 +11,37 @@ from hypothesis import settings
 # Without a GPU the kernels run in Triton's interpreter. It has to be chosen before Triton is first imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    if importlib.util.find_spec("triton"):
+        import quick_interpreter
+
+        quick_interpreter.use()
 
 # The same examples on every machine and in every run, and no failure because a shared machine was slow for a moment.
 settings.register_profile("emcaps", derandomize=True, deadline=None, database=None)
 settings.load_profile("emcaps")
 
-# The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits.
-torch.set_num_threads(1)
+# The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits. So here, and in
+# the processes that tests start, which read this; torch is imported here already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    torch.set_num_threads(
+        1
+    )  # each time, since a test may have left another number behind, and all after it would be slow
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # The interpreter uses numpy as it was, and numpy warns of infinities, which a GPU computes with in silence.
     for kind in ("DeprecationWarning", "RuntimeWarning"):
         config.addinivalue_line("filterwarnings", f"ignore::{kind}:triton.runtime.interpreter")
+
+
+def pytest_collection_finish() -> None:
+    # What is imported by now stays. To look for garbage in it would take the better part of a second each time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

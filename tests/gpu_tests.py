@@ -8,6 +8,7 @@ It runs from the source alone, with a Python that has torch, pytest and hypothes
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,9 +64,27 @@ def files_to_run(root: Path = ROOT) -> list[Path]:
     return sorted(file for path in found for file in (path.glob("test_*.py") if path.is_dir() else [path]))
 
 
+def recorded_seconds(path: Path) -> dict[str, int]:
+    """How long each file took, by a record; older records have no seconds, and there may be no record."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return {file: int(seconds) for file, seconds in re.findall(r"^(\S+) +\d+ passed.*\((\d+) s\)$", text, re.MULTILINE)}
+
+
+def longest_first(files: Sequence[Path], seconds: Mapping[str, int], root: Path = ROOT) -> list[Path]:
+    """In the order to start them, so that no long file is left for the end, when the other workers have nothing to do.
+
+    Files of unknown seconds come before all others, the largest first: any of them may be the longest.
+    """
+    return sorted(files, key=lambda file: (seconds.get(_name(file, root), math.inf), file.stat().st_size), reverse=True)
+
+
+def _name(file: Path, root: Path) -> str:
+    return file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
+
+
 def run_file(file: Path, root: Path = ROOT) -> Outcome:
     """Run one file of tests in a process of its own."""
-    name = file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
+    name = _name(file, root)
     environment = os.environ | {"PYTHONPATH": str(root / "src")}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -138,9 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     gpu, started = torch.cuda.get_device_name(), time.monotonic()
-    files = files_to_run()
-    print(f"{len(files)} files of tests on {gpu}, {given.jobs} at a time", flush=True)
     path, outcomes = given.out / record_name(gpu), []
+    files = longest_first(files_to_run(), recorded_seconds(path))
+    print(f"{len(files)} files of tests on {gpu}, {given.jobs} at a time", flush=True)
     with ThreadPoolExecutor(given.jobs) as threads:
         for done in as_completed([threads.submit(run_file, file) for file in files]):
             one = done.result()

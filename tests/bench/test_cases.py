@@ -27,6 +27,10 @@ def test_headline_is_every_task_of_three_networks():
     assert len(cases) == 9
 
 
+def test_quick_is_every_task_of_the_smallest_network_at_two_batches():
+    assert suite("quick") == [Case("tiny", 8, 32, batch, 2, what) for batch in (1, 8) for what in TASKS]
+
+
 @pytest.mark.parametrize("axis", SWEEPS)
 def test_a_sweep_changes_one_axis_and_goes_through_the_headline(axis):
     cases = suite(axis)

@@ -6,7 +6,22 @@ def test_bench_prints_the_brackets_of_the_package_to_install(emcaps, monkeypatch
     from emcaps.bench import implementations
 
     monkeypatch.setattr(implementations, "unavailable", lambda *_: ["numba is missing: pip install 'emcaps[numba]'"])
-    options = ("--network", "tiny", "--batch", 1, "--what", "forward", "--impl", "fused", "--impl", "reference")
+    options = (
+        "--network",
+        "tiny",
+        "--types",
+        2,
+        "--size",
+        13,
+        "--batch",
+        1,
+        "--what",
+        "forward",
+        "--impl",
+        "fused",
+        "--impl",
+        "reference",
+    )
     status, out, err = emcaps("bench", *options, "--device", "cpu", "--seconds", 0.01, "--out", "[a].csv")
     assert status == 0, err
     assert "pip install 'emcaps[numba]'" in out

@@ -68,5 +68,5 @@ def test_eval_needs_the_test_file_alone(emcaps, data):
     expected = emcaps("eval", "r")
     (data / "toys48-train.npz").unlink()
     assert expected[0] == 0
-    assert emcaps("eval", "r") == expected
+    assert emcaps("eval", "r")[:2] == expected[:2]  # what is left shows seconds
     assert "toys48-train.npz is not there" in emcaps("eval", "r", "--split", "validation")[2]

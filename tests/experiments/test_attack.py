@@ -9,7 +9,7 @@ from rich.console import Console
 
 from emcaps import cli
 from emcaps.config import preset
-from emcaps.experiments import attack
+from emcaps.experiments import attack, attack_tables
 from emcaps.experiments.attack import AttackSettings, measure_attacks, run_attack
 from emcaps.experiments.attack_tables import attack_markdown
 from emcaps.train import train
@@ -170,6 +170,20 @@ def test_the_command_writes_tables_a_record_and_a_picture(runs, data, tmp_path, 
     worst = share(found, "cnn", "cnn", "untargeted", "all", "worst", 0.2)
     assert table[-1].endswith(f" {100 * worst:.1f} |")
     assert len(table) == 2 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["small-mono", "full-stereo"], ["small-mono", "full-stereo"]),
+        (["/long/way/to/capsules", "runs/cnn"], ["capsules", "cnn"]),
+        (["runs/a/seed0", "runs/b/seed0", "runs/b/seed1"], ["a/seed0", "b/seed0", "b/seed1"]),
+        (["/runs/a", "runs/a"], ["/runs/a", "runs/a"]),
+        (["a", "./a"], ["a", "./a"]),
+    ],
+)
+def test_a_picture_names_networks_by_what_tells_them_apart(names, shown):
+    assert attack_tables._short_names(names) == dict(zip(names, shown, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from emcaps.routing.layer_shape import LayerShape
 
 
 @pytest.mark.parametrize("by_position", [False, True])
-@pytest.mark.parametrize(("child_types", "parent_types"), itertools.product([1, 5], [1, 3]))
+@pytest.mark.parametrize(("child_types", "parent_types"), list(itertools.product([1, 5], [1, 3])))
 def test_a_convolutional_layer(child_types, parent_types, by_position):
     layer = LayerShape.of((2, 7, 6, child_types, 4, 4), (3, 2, child_types, parent_types, 4, 4), (2, 1), by_position)
     assert layer == LayerShape(

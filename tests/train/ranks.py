@@ -4,12 +4,15 @@ has loaded torch. They are given a minute, so that no test can hang."""
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
+from contextlib import redirect_stdout
 from multiprocessing import get_context
 
 import torch
 
+from emcaps.cli import main
 from emcaps.config import RunConfig
 from emcaps.data.splits import load_tested
 from emcaps.train import distributed, load_network, loop
@@ -112,6 +115,18 @@ def evaluate_rank(weights, out, data_folder):
     found = evaluate_split(network, load_tested(config.data, data_folder), config, device)
     write_evaluations(out / f"rank{distributed.rank()}.json", found, step, 1, by_instance=True)
     (out / f"rank{distributed.rank()}.txt").write_text(str(sum(seen)))
+
+
+def command_rank(folder, *words):
+    """Run `emcaps WORDS` in this folder, and leave what this process prints there."""
+    os.chdir(folder)
+    sys.argv = ["emcaps", *map(str, words)]
+    with open(f"out{os.environ['RANK']}", "w") as out, redirect_stdout(out):
+        try:
+            main()
+        except SystemExit as stop:
+            if stop.code:
+                raise
 
 
 def no_other(progress):

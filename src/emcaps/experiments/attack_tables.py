@@ -117,14 +117,15 @@ def draw_attack(found: Mapping[str, Any], path: Path) -> None:
         ("training", "fgsm"): ("--", "FGSM, training loss"),
         ("all", "worst"): ("-", "worst of all"),
     }
+    shown = _short_names(list(found["networks"]))
     for number, (name, network) in enumerate(found["networks"].items()):
         for (loss, attack), (style, what) in styles.items():
             sizes, shares = _line(found, name, "untargeted", loss, attack)
             accuracies = [100 * network["accuracy"], *shares]
-            left.plot([0, *sizes], accuracies, style, marker=".", color=f"C{number}", label=f"{name}, {what}")
+            left.plot([0, *sizes], accuracies, style, marker=".", color=f"C{number}", label=f"{shown[name]}, {what}")
         for loss, style in (("training", "--"), ("logit", "-")):
             sizes, shares = _line(found, name, "targeted", loss, "bim")
-            right.plot(sizes, shares, style, marker=".", color=f"C{number}", label=f"{name}, BIM, {loss} loss")
+            right.plot(sizes, shares, style, marker=".", color=f"C{number}", label=f"{shown[name]}, BIM, {loss} loss")
     left.set_ylabel("%")
     left.set_ylim(0, 100)
     for axes, title in ((left, "accuracy, untargeted"), (right, "success, targeted")):
@@ -134,6 +135,16 @@ def draw_attack(found: Mapping[str, Any], path: Path) -> None:
         axes.legend(fontsize="small", ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))  # below the lines
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=100, format="png")
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """Each path by as many of its last parts as tell all of them apart: whole paths would leave the lines no room."""
+    parts = [Path(name).parts for name in names]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        short = [str(Path(*each[-length:])) for each in parts]
+        if len(set(short)) == len(names):
+            return dict(zip(names, short, strict=True))
+    return dict(zip(names, names, strict=True))
 
 
 def _line(found: Mapping[str, Any], name: str, goal: str, loss: str, attack: str) -> tuple[list[float], list[float]]:
