@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# The tests run in two processes, each for about as long: GPU kernels in Triton's interpreter, layers and pages; the rest.
-ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/nn tests/report tests/test_export.py
+# The tests run in two processes, each for about as long: GPU kernels in Triton's interpreter, the benchmark, data, layers
+# and pages; the rest.
+ONE_HALF := $(wildcard tests/routing/test_triton*.py) tests/bench tests/data tests/documents tests/examples tests/explorer tests/faults tests/fuzz tests/nn tests/report tests/test_export.py
 
 .PHONY: compat demo docs faults fuzz gpu-test site test test-one-half test-other-half release wheel-test lint setup clean
 
@@ -18,7 +19,7 @@ site: setup  # the documentation as pages that open from disk: site/index.html
 	@echo "Open site/index.html; it needs no server and no network."
 
 test: setup lint
-	@echo "The tests run in two processes, for about nine minutes; each shows its output when it is done."
+	@echo "The tests run in two processes, for about seven minutes; each shows its output when it is done."
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-one-half test-other-half
 
 test-one-half: setup

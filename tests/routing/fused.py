@@ -1,6 +1,6 @@
 """Runs the fused kernels and the reference on the same inputs, on a GPU or, without one, in Triton's interpreter.
 
-The interpreter takes about a second for every ten edges between child types and parent types, whatever the batch. So
+The interpreter takes about a second for every thirty edges between child types and parent types, whatever the batch. So
 layers are tiny, although batches need not be, and tests that need real sizes are marked `on_gpu`.
 """
 
