@@ -27,9 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    torch.set_num_threads(
-        1
-    )  # each time, since a test may have left another number behind, and all after it would be slow
+    # Each time, since a test may have left another number behind, and all after it would be slow.
+    torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,12 +16,13 @@ from emcaps.documents.recorded import (
     bench_rows,
     cost_points,
     iterations_runs,
+    moved_digits_runs,
     pitfalls_runs,
     poses_of,
     table2_records,
     viewpoints_runs,
 )
-from emcaps.experiments import cost, iterations, pitfalls, poses, table2, viewpoints
+from emcaps.experiments import cost, iterations, moved_digits, pitfalls, poses, table2, viewpoints
 from emcaps.experiments.attack_tables import draw_attack
 from emcaps.files import atomic_write
 
@@ -43,6 +44,7 @@ def draw_all(folder: Path) -> list[Path]:
         pitfalls.draw_figures(pitfalls_runs(network), folder, network)
     iterations.draw_figures(iterations_runs(), folder)
     viewpoints.draw_figures(viewpoints_runs(), folder)
+    moved_digits.draw_moved(moved_digits_runs(), folder / "moved-digits.png")
     poses.draw_figures([poses_of(dataset)[0] for dataset in ("smallnorb", "toys")], folder)
     draw_attack(attack_record(), folder / "attack.png")
     routing_tutorial.draw_pictures(folder)

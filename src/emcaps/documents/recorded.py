@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.bench.rows import Row, read_rows
-from emcaps.experiments import ablations, choices, cost, iterations, other_data, pitfalls, poses, table2, viewpoints
+from emcaps.experiments import (
+    ablations,
+    choices,
+    cost,
+    iterations,
+    moved_digits,
+    other_data,
+    pitfalls,
+    poses,
+    table2,
+    viewpoints,
+)
 from emcaps.experiments.records import Record, finished, read_records
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,6 +49,11 @@ def choices_records() -> dict[str, list[Record]]:
 @cache
 def other_data_records() -> dict[str, list[Record]]:
     return finished(other_data.ROWS, list(other_data.ROWS), RESULTS / "other-data")
+
+
+@cache
+def moved_digits_runs() -> dict[str, list[Record]]:
+    return finished(moved_digits.ROWS, list(moved_digits.ROWS), RESULTS / "moved-digits")
 
 
 @cache

@@ -19,6 +19,10 @@ FOLDERS = {
     "demo": ("the two networks of the demo", "`make demo`"),
     "demo-seeds": ("the demo's networks with five seeds", "`emcaps train`"),
     "gpu-tests": ("the tests that need or use a GPU", "`make gpu-test`"),
+    "moved-digits": (
+        "MNIST digits that are changed after training ([page](../docs/moved-digits.md))",
+        "`emcaps experiment moved-digits`",
+    ),
     "other-data": (
         "MNIST and Fashion-MNIST by the small network ([page](../docs/other-data.md))",
         "`emcaps experiment other-data`",

@@ -10,8 +10,8 @@ from emcaps.experiments.records import Record
 from emcaps.experiments.table2 import GOALS, ROWS, markdown_published, markdown_rows
 from emcaps.report.markdown import markdown_link, markdown_table
 
-ALONE = ("best-stereo-it2", 0, GOALS[0])
-"""A row and its seed whose run had the GPU to itself, and the accuracy that it is asked for: Gritzman's."""
+CLOCKED = ("best-stereo-it2", (0, 101), GOALS[0])
+"""A row, seeds whose runs had the GPU nearly to themselves, and the accuracy that they are asked for: Gritzman's."""
 LONG = ("long-stereo-it3", GOALS[1])
 """A row whose runs shared a GPU, and the accuracy that it is asked for: Hinton's."""
 COMPARED = {
@@ -42,12 +42,14 @@ def estimates(results: str) -> str:
 
 
 def time_to_accuracy(results: str) -> str:
-    """When an accuracy is first found, and when for good: by the clock for the run that had the GPU to itself, and by
-    the benchmark's time of a step for those that shared it."""
-    row, seed, goal = ALONE
-    alone = next(record for record in table2_records()[row] if record.seed == seed)
-    first = next((seconds for _, accuracy, seconds in alone.curve if accuracy >= goal), None)
-    lines = [_time_line(alone, goal, first, alone.seconds, "the clock, evaluations included", results)]
+    """When an accuracy is first found, and when for good: by the clock for the runs that had the GPU nearly to
+    themselves, and by the benchmark's time of a step for those that shared it."""
+    lines = []
+    row, seeds, goal = CLOCKED
+    for record in table2_records()[row]:
+        if record.seed in seeds:
+            first = next((seconds for _, accuracy, seconds in record.curve if accuracy >= goal), None)
+            lines.append(_time_line(record, goal, first, record.seconds, "the clock, evaluations included", results))
     row, goal = LONG
     network, train = ROWS[row].network, ROWS[row].train
     case = Case("small", network.conv1_types, ROWS[row].data.crop, train.batch_size, network.iterations, STEP)
