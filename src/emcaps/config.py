@@ -18,6 +18,7 @@ NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
 Competition = Literal["all", "types"]
 Pose = Literal["matrix", "vector"]
+CnnPooling = Literal["none", "mean"]
 NetworkInput = Literal["auto", "standardised", "as_given"]
 StartingBetas = Literal["zero", "half_active"]
 RoutingImplementation = Literal["auto", "reference", "triton", "numba"]
@@ -135,6 +136,9 @@ class NetworkConfig:
     """For the CNN: channels of its first convolution; the second has twice as many."""
     cnn_hidden: int = 1024
     """For the CNN: units of its hidden layer."""
+    cnn_pooling: CnnPooling = "none"
+    """For the CNN: what its hidden layer reads of the last feature maps, every position by itself ("none") or the mean
+    over all positions ("mean"), which shares its weights over positions as a class capsule does."""
     dropout: float = 0.0
     """In training, this share of the capsules that the class layer reads is switched off at random: their activations
     count as 0, and those of the others stay as they are. The CNN has a dropout of its own."""
@@ -159,7 +163,7 @@ class NetworkConfig:
             for name, value in {"layers": _read_layers(self.layers), "conv1_types": 0, "conv2_types": 0}.items():
                 object.__setattr__(self, name, value)
         _check_numbers(self, "network", "at least 1", "cnn_channels", "cnn_hidden")
-        for name in ("cnn_channels", "cnn_hidden"):
+        for name in ("cnn_channels", "cnn_hidden", "cnn_pooling"):
             _require(
                 self.kind == "cnn" or getattr(self, name) == getattr(NetworkConfig, name),
                 getattr(self, name),

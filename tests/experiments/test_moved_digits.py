@@ -97,8 +97,9 @@ def test_every_amount_is_a_case_once():
     assert next(iter(cases())) == "unchanged"
 
 
-def test_the_small_cnn_has_about_the_parameters_of_the_capsules():
-    capsules, small = (moved_digits._parameters(f"centred-{name}") for name in ("capsules", "small-cnn"))
+@pytest.mark.parametrize("cnn", ["small-cnn", "pooled-cnn"])
+def test_small_cnns_have_about_the_parameters_of_the_capsules(cnn):
+    capsules, small = (moved_digits._parameters(f"centred-{name}") for name in ("capsules", cnn))
     assert small == pytest.approx(capsules, rel=0.01)
 
 

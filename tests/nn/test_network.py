@@ -85,6 +85,20 @@ def test_a_cnn_of_another_size_has_the_parameters_that_its_layers_say():
     assert network(torch.randn(2, 2, 32, 32)).shape == (2, 5)
 
 
+def test_a_pooled_cnn_sees_the_same_wherever_a_thing_is():
+    config = NetworkConfig(kind="cnn", cnn_channels=4, cnn_hidden=6, cnn_pooling="mean", input="as_given")
+    torch.manual_seed(0)
+    network = build_network(config, 1, 32).eval()
+    layers = (4 * (25 + 1), 8 * (25 * 4 + 1), 6 * (8 + 1), 5 * (6 + 1))
+    assert count_parameters(network) == sum(layers)
+    images = torch.zeros(1, 1, 32, 32)
+    images[..., 12:18, 12:18] = torch.rand(6, 6)
+    moved = images.roll((4, 4), (2, 3))  # by whole pixels of both poolings, and away from the edges
+    torch.testing.assert_close(network(moved), network(images))
+    whole = build_network(dataclasses.replace(config, cnn_pooling="none"), 1, 32).eval()
+    assert not torch.allclose(whole(moved), whole(images), atol=1e-4)
+
+
 def test_matrix_caps_net_refuses_the_config_of_a_cnn():
     with pytest.raises(ValueError, match="needs a config of kind 'capsules'"):
         MatrixCapsNet(NetworkConfig(kind="cnn"))

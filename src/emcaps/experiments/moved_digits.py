@@ -47,10 +47,13 @@ MOVED = "moved.json"
 STEPS = 2000
 SMALL_CNN: dict[str, Any] = {"network.cnn_channels": 8, "network.cnn_hidden": 82}
 """The CNN at about the small network's number of parameters, for 28x28 images and ten classes."""
+POOLED_CNN: dict[str, Any] = {"network.cnn_pooling": "mean", "network.cnn_hidden": 217}
+"""The CNN with the channels of Hinton's, which averages them over all positions, at as many parameters."""
 NETWORKS: dict[str, RunConfig] = {
     "capsules": preset("small"),
     "cnn": preset("cnn"),
     "small-cnn": preset("cnn").override(SMALL_CNN),
+    "pooled-cnn": preset("cnn").override(POOLED_CNN),
 }
 TRAINED_ON: dict[str, dict[str, Any]] = {
     "centred": {},

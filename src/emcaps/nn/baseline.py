@@ -13,7 +13,8 @@ class BaselineCNN(Classifier):
     """Two 5x5 convolutions (32 and 64 channels) with 2x2 max-pooling, 1024 hidden units with dropout, class logits.
 
     `channels` are those of the first convolution, and the second has twice as many. With fewer of them and of `hidden`
-    units it is a CNN with as many parameters as a capsule network.
+    units it is a CNN with as many parameters as a capsule network. If it is `pooled`, the hidden layer reads the mean
+    of each channel over all positions.
 
     With `raw_images` it standardises its images itself, as a capsule network does with network.input "standardised".
     """
@@ -27,14 +28,16 @@ class BaselineCNN(Classifier):
         raw_images: bool = False,
         channels: int = 32,
         hidden: int = 1024,
+        pooled: bool = False,
     ) -> None:
         super().__init__()
         if image_size < 4:
             raise ValueError(f"image_size must be at least 4 to be pooled twice, not {image_size}")
-        self.image_channels, self.image_size, self.raw_images = image_channels, image_size, raw_images
+        self.image_channels, self.image_size = image_channels, image_size
+        self.raw_images, self.pooled = raw_images, pooled
         self.conv1 = nn.Sequential(nn.Conv2d(image_channels, channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
         self.conv2 = nn.Sequential(nn.Conv2d(channels, 2 * channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
-        features = 2 * channels * (image_size // 4) ** 2
+        features = hidden_inputs(channels, image_size, pooled)
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(0.5))
         self.output = nn.Linear(hidden, classes)
 
@@ -52,5 +55,11 @@ class BaselineCNN(Classifier):
             )
         if self.raw_images:
             images = standardised(images, self.output.weight.dtype)
-        units: Tensor = self.hidden(torch.flatten(self.conv2(self.conv1(images)), 1))
+        maps = self.conv2(self.conv1(images))
+        units: Tensor = self.hidden(maps.mean((2, 3)) if self.pooled else torch.flatten(maps, 1))
         return units
+
+
+def hidden_inputs(channels: int, image_size: int, pooled: bool) -> int:
+    """How many numbers a hidden unit of such a network reads."""
+    return 2 * channels * (1 if pooled else (image_size // 4) ** 2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig
 from emcaps.files import half_of_memory
-from emcaps.nn.baseline import BaselineCNN
+from emcaps.nn.baseline import BaselineCNN, hidden_inputs
 from emcaps.nn.classifier import Classifier
 from emcaps.nn.geometry import (
     IMAGE_KERNEL,
@@ -197,8 +197,8 @@ def _check_memory(parameters: int) -> None:
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN alone."""
     if config.kind == "cnn":
-        channels, hidden = config.cnn_channels, config.cnn_hidden
-        features = 2 * channels * (image_size // 4) ** 2
+        channels, hidden, pooled = config.cnn_channels, config.cnn_hidden, config.cnn_pooling == "mean"
+        features = hidden_inputs(channels, image_size, pooled)
         _check_memory(hidden * (features + config.classes) + 25 * channels * (image_channels + 2 * channels))
         return BaselineCNN(
             image_channels,
@@ -207,6 +207,7 @@ def build_network(config: NetworkConfig, image_channels: int, image_size: int = 
             raw_images=config.input != "as_given",
             channels=channels,
             hidden=hidden,
+            pooled=pooled,
         )
     _check_memory(parameter_count(config, image_channels))
     return MatrixCapsNet(config, image_channels)
