@@ -2,7 +2,8 @@
 
 For every operation it makes names of types that nobody reads and a check whose outcome it ignores, and for every call
 of a function in a kernel it prepares the whole language anew. Here that is done once, or not at all. This is about the
-insides of one version: with another, the interpreter stays as it is, and the tests of the kernels take longer.
+insides of Triton 3.6: conftest.py leaves the interpreter of another version as it is, and the tests of the kernels then
+take longer.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import triton
 import triton.language as tl
 from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
-IS_KNOWN = triton.__version__.startswith("3.6.")
 run_kernel, prepare = interpreter.GridExecutor.__call__, interpreter._patch_lang
 numpy_type, tuple_type = interpreter._get_np_dtype, core.tuple_type.__init__
 make_tensor, broadcast = core.tensor.__init__, TritonSemantic.broadcast_impl_value
@@ -98,20 +97,18 @@ CHANGES: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
 
 
 def use() -> None:
-    """Make the interpreter quick, if this is a version that is known here."""
-    if IS_KNOWN:
-        core.tuple_type.name = property(name_of_tuple_type)
-        for where, name, _, quick in CHANGES:
-            setattr(where, name, quick)
+    """Make the interpreter quick."""
+    core.tuple_type.name = property(name_of_tuple_type)
+    for where, name, _, quick in CHANGES:
+        setattr(where, name, quick)
 
 
 @contextmanager
 def as_it_comes() -> Iterator[None]:
     """The interpreter as Triton has it."""
-    if IS_KNOWN:
-        del core.tuple_type.name
-        for where, name, slow, _ in CHANGES:
-            setattr(where, name, slow)
+    del core.tuple_type.name
+    for where, name, slow, _ in CHANGES:
+        setattr(where, name, slow)
     try:
         yield
     finally:

@@ -86,7 +86,7 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.dropout": -0.1}, "network.dropout must be a share, 0 to 1, not -0.1"),
         (
             {"network.dropout": 0.5, "network.kind": "cnn", "train.loss": "cross_entropy"},
-            "network.dropout switches off capsules, which the cnn network has not: it must be 0, not 0.5",
+            "network.dropout switches off capsules, and a cnn has none: it must be 0, not 0.5",
         ),
         ({"train.decay_rate": 1.1, "train.decay_steps": 1}, "as train.decay_rate changes it, must stay at most"),
         ({"network.weight_identity": -1e300}, r"network.weight_identity must be at least -1e\+30, not -1e\+300"),

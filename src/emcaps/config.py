@@ -178,7 +178,7 @@ class NetworkConfig:
         _require(
             self.kind == "capsules" or self.dropout == 0,
             self.dropout,
-            "network.dropout switches off capsules, which the cnn network has not: it must be 0",
+            "network.dropout switches off capsules, and a cnn has none: it must be 0",
         )
         _require(
             self.pose == "matrix" or self.impl in ("auto", "reference"),
@@ -285,7 +285,7 @@ class TrainConfig:
     beta_rate: float = 1.0
     """The betas of the routed layers learn this many times as fast as everything else."""
     beta_a_rate: float = 0.0
-    """The same for beta_a alone, and beta_rate is then for beta_u alone; 0 means as beta_rate says."""
+    """beta_a learns this many times as fast as everything else; 0 means as fast as beta_rate says."""
     margin_schedule: MarginSchedule = "sigmoid"
     """How the spread loss's margin rises: "sigmoid" is 0.2 + 0.79 sigmoid(min(10, step / margin_steps - 4)); "linear"
     goes from 0.2 to 0.9 over margin_steps steps."""
@@ -295,7 +295,7 @@ class TrainConfig:
     weight_decay: float = 2e-7
     average: float = 0.0
     """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
-    steps; 0 takes those after the last step."""
+    steps; 0 takes those after the last step. What looks at the routing meanwhile (watch) sees the trained weights."""
     seed: int = 0
     log_every: int = 50
     """Steps between rows of metrics.jsonl."""

@@ -42,15 +42,22 @@ def test_a_gain_is_over_the_unchanged_run_of_the_same_fold_and_seed():
         row_name("mono-it2", "dropout", 1): records(70.0, first_seed=1),  # another seed: no pair
         row_name("mono-it2", "average", 4): records(99.0),  # nothing to compare with
     }
-    assert candidates.gains(found, "mono-it2", "dropout") == [1.0, 3.0]
+    assert candidates.gains(found, "mono-it2", "dropout") == [2.0]
     assert candidates.gains(found, "mono-it2", "average") == []
     lines = candidates.markdown_candidates(found, "mono-it2", "runs/").splitlines()[2:]
     same, link = "runs/mono-it2-unchanged-fold", "runs/mono-it2-dropout-fold"
     assert lines == [
         f"| unchanged | [85.0]({same}0) | [50.0]({same}1) | - | - | - | - | - | 3 |",
         "| average | - | - | - | - | [99.0](runs/mono-it2-average-fold4) | - | - | 1 |",
-        f"| dropout | [87.0]({link}0) | [70.0]({link}1) | - | - | - | - | +2.00 ± 1.00 | 3 |",
+        f"| dropout | [87.0]({link}0) | [70.0]({link}1) | - | - | - | - | +2.00 | 3 |",
     ]
+
+
+def test_the_standard_error_is_over_folds():
+    found = {row_name("mono-it2", UNCHANGED, fold): records(90.0, 80.0) for fold in (0, 1)}
+    found |= {row_name("mono-it2", "dropout", fold): records(91.0 + 2 * fold, 81.0 + 2 * fold) for fold in (0, 1)}
+    assert candidates.gains(found, "mono-it2", "dropout") == [1.0, 3.0]
+    assert "| +2.00 ± 1.00 | 4 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
 
 
 def test_a_mean_needs_every_fold():

@@ -23,22 +23,26 @@ def test_the_best_is_the_highest_evaluation_of_a_run():
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "verdict"),
-    [((98.0, 98.2), "level"), ((98.2, 98.3), "passed"), ((97.0, 97.1), "missed"), ((99.9,), "one seed")],
+    ("shift", "verdict"), [(0.0, "level"), (0.6, "level"), (0.8, "passed"), (-0.6, "level"), (-0.8, "missed")]
 )
-def test_two_standard_errors_decide(accuracies, verdict):
-    found = compare(accuracies, 98.0)
+def test_two_standard_errors_decide(shift, verdict):
+    """The numbers -1, -0.5, 0, 0.5 and 1 have a standard deviation of sqrt(0.625), so a standard error of 0.354."""
+    found = compare([98.0 + shift + one for one in (-1, -0.5, 0, 0.5, 1)], 98.0)
+    assert found.error == pytest.approx(0.35355, abs=1e-4)
+    assert found.difference == pytest.approx(shift)
     assert found.verdict == verdict
-    if len(accuracies) == 2:
-        assert found.error == pytest.approx(abs(accuracies[1] - accuracies[0]) / 2)  # by hand, for two numbers
-    else:
-        assert found.error == math.inf
-    assert found.difference == pytest.approx(sum(accuracies) / len(accuracies) - 98.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_few_seeds_decide_nothing(count):
+    found = compare([99.0 + 0.01 * number for number in range(count)], 90.0)
+    assert found.verdict == "too few seeds"
+    assert math.isinf(found.error) == (count == 1)
 
 
 def test_seeds_that_agree_exactly_pass_by_any_difference():
-    assert compare([95.5, 95.5], 95.4).verdict == "passed"
-    assert compare([95.4, 95.4], 95.4).verdict == "level"
+    assert compare(5 * [95.5], 95.4).verdict == "passed"
+    assert compare(5 * [95.4], 95.4).verdict == "level"
 
 
 def test_comparisons_name_the_row_the_figure_and_the_verdict():
@@ -50,14 +54,18 @@ def test_comparisons_name_the_row_the_figure_and_the_verdict():
     lines = markdown_comparisons(found, pairs, "runs/").splitlines()
     assert len(lines) == 3
     assert lines[-1].startswith("| [long-mono-it2](runs/long-mono-it2) | 95.10 | 0.10 | 2 | 95.4 [Gritzman](")
-    assert lines[-1].endswith("| -0.30 | -3.0 | missed |")
+    assert lines[-1].endswith("| -0.30 | -3.0 | too few seeds |")
     one = markdown_comparisons({"long-mono-it2": [record(0, 96.0)]}, {"long-mono-it2": pairs["long-mono-it2"]}, "runs/")
-    assert one.endswith("| 96.00 | - | 1 | 95.4 [Gritzman](https://arxiv.org/abs/1907.00652) | +0.60 | - | one seed |")
+    assert one.endswith(
+        "| 96.00 | - | 1 | 95.4 [Gritzman](https://arxiv.org/abs/1907.00652) | +0.60 | - | too few seeds |"
+    )
     same = {"long-mono-it2": [record(0, 96.0), record(1, 96.0)]}
-    assert markdown_comparisons(same, {"long-mono-it2": pairs["long-mono-it2"]}, "runs/").endswith("| - | passed |")
+    assert markdown_comparisons(same, {"long-mono-it2": pairs["long-mono-it2"]}, "runs/").endswith(
+        "| - | too few seeds |"
+    )
 
 
-def test_estimates_are_of_the_rows_on_the_papers_clock():
+def test_estimates_are_of_the_rows_with_published_schedules():
     found = {"paper-mono-it2": [record(0, 90.0, 92.0, 91.0)], "best-mono-it2": [record(0, 95.0)], "code-mono-it2": []}
     lines = markdown_estimates(found, "runs/").splitlines()
     assert lines[2:] == ["| [paper-mono-it2](runs/paper-mono-it2) | 1 | 91.00 | 91.00 | 92.00 |"]

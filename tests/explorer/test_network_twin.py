@@ -11,7 +11,8 @@ from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import build_network
 from emcaps.train import load_network
-from emcaps.train.checkpoint import save_weights
+from emcaps.train.average import AveragedWeights
+from emcaps.train.checkpoint import save_checkpoint, save_weights
 from emcaps.weights import find_weights
 from explorer.twin import run_twin
 
@@ -69,6 +70,25 @@ def test_a_network_of_other_layers_on_own_colour_pictures(tmp_path):
     found, crops, trace = compared(path)
     check(found, crops, trace)
     assert found["names"] == ["a", "b", "c"]
+
+
+def test_a_checkpoint_with_averaged_weights_is_shown_with_their_mean(tmp_path):
+    config = preset("tiny").override({"network.conv1_types": 2, "network.conv2_types": 3, "data.crop": 16})
+    config = config.override({"train.average": 1.0, "train.steps": 2})
+    torch.manual_seed(0)
+    network = build_network(config.network, 1, 16)
+    average = AveragedWeights(network, config.train)
+    for step in (1, 2):
+        for value in network.parameters():
+            value.data += 0.1 * torch.randn_like(value)
+        average.add(step)
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, network, torch.optim.Adam(network.parameters()), {}, average, config, 2)
+    found, crops, trace = compared(path)
+    check(found, crops, trace)
+    with torch.no_grad():
+        trained = network.double().trace(torch.tensor(found["crop"], dtype=torch.float64).view_as(crops))
+    assert not torch.allclose(trained.primary_caps.pose, trace.primary_caps.pose, atol=1e-3)
 
 
 def test_a_network_with_other_coordinates(tmp_path):

@@ -54,10 +54,11 @@ def test_the_networks_own_weights_come_back_even_after_an_error():
 def test_before_the_first_step_that_counts_there_is_no_mean():
     network = nn.Linear(1, 1)
     average = AveragedWeights(network, TrainConfig(steps=10, average=0.5))
+    network.weight.data.fill_(7)
     average.add(5)
     assert (average.state(), average.expected(5)) == ({}, {})
     with average.in_network():
-        assert average.counted == 0
+        assert float(network.weight.detach()) == 7
     average.add(6)
     assert average.state().keys() == average.expected(6).keys() == {"weight", "bias"}
 
@@ -94,10 +95,20 @@ def test_a_run_evaluates_the_mean_once_there_is_one(tmp_path, config, data_folde
 
     evaluate_split = loop.evaluate_split
     monkeypatch.setattr(loop, "evaluate_split", evaluate)
+    each = []  # the weights after every step
+
+    class Noting(AveragedWeights):
+        def add(self, step):
+            each.append(self.trained["class_caps.weight"].clone())
+            super().add(step)
+
+    monkeypatch.setattr(loop, "AveragedWeights", Noting)
     config = config.override({"train.average": 0.5, "train.eval_every": 5})  # at 5, 10 and the end, 12
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     last = load(tmp_path / "run" / "weights.safetensors").tensors["network.class_caps.weight"]
     assert len(seen) == 3
+    assert torch.equal(seen[0], each[4])  # nothing is averaged yet
+    torch.testing.assert_close(seen[1], torch.stack(each[6:10]).mean(0))
     assert torch.equal(seen[2], last)
     assert not torch.equal(seen[2], weights(tmp_path / "run")["network.class_caps.weight"])
     assert [row["step"] for row in read_metrics(tmp_path / "run") if "test_accuracy" in row] == [5, 10, 12]

@@ -1,8 +1,9 @@
 """Changes to the best recipe of Table 2, each tried by itself on all five folds of the training instances.
 
 A run trains on four of the five training instances of each category and is tested on the fifth, as in choices.py; the
-test set is never opened. A fold has five objects, one of which may decide, so a change counts by its gain over the
-unchanged recipe in the same fold with the same seed, and by the standard error of these gains.
+test set is never opened. A change counts by its gain over the unchanged recipe in the same fold with the same seed. A
+fold has five objects, one of which may decide, so the gains of its seeds are averaged, and the standard error is that
+over folds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RECIPES = ("mono-it2", "mono-it3", "stereo-it2", "stereo-it3", "full-stereo-it2"
 CHANGES: dict[str, dict[str, Any]] = {
     UNCHANGED: {},
     "average": {"train.average": 0.25},
-    "code-rates": {"train.beta_rate": 1.0, "train.beta_a_rate": 50.0},  # how fast each beta moves in the authors' code
+    "beta-a-50": {"train.beta_rate": 1.0, "train.beta_a_rate": 50.0},  # about as in the code of Hinton et al.
     "dropout": {"network.dropout": 0.5},
     "near-coordinates": {"network.coordinate_scale": 0.1},
     "warp": {"data.turn": 5.0, "data.zoom": 0.1, "data.slant": 0.1},
@@ -88,13 +89,14 @@ def run_candidates(
 
 
 def gains(found: Mapping[str, Sequence[Record]], recipe: str, change: str) -> list[float]:
-    """How much more accurate a changed run is than the unchanged one of the same fold and seed, in percent points."""
-    differences = []
+    """How many points changed runs gain over unchanged ones of the same seeds, for each fold that has both."""
+    means = []
     for fold in FOLDS:
         before = {record.seed: record.accuracy for record in found.get(row_name(recipe, UNCHANGED, fold), ())}
         after = {record.seed: record.accuracy for record in found.get(row_name(recipe, change, fold), ())}
-        differences += [after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())]
-    return differences
+        if shared := before.keys() & after.keys():
+            means.append(statistics.fmean(after[seed] - before[seed] for seed in shared))
+    return means
 
 
 def candidate_table(found: Mapping[str, Sequence[Record]], recipe: str) -> Table:
@@ -117,7 +119,7 @@ def _columns() -> tuple[str, ...]:
 
 
 def _lines(found: Mapping[str, Sequence[Record]], recipe: str, link: str | None) -> list[tuple[str, list[str]]]:
-    """For each change that has runs: its folds, their mean if there are all, its gain and the number of its pairs."""
+    """For each change that has runs: its folds, their mean if there are all, its gain and the number of its runs."""
     lines = []
     for change in CHANGES:
         names = [row_name(recipe, change, fold) for fold in FOLDS]
@@ -138,7 +140,7 @@ def _lines(found: Mapping[str, Sequence[Record]], recipe: str, link: str | None)
 
 
 def _shown(gained: Sequence[float]) -> str:
-    """The mean gain and its standard error, as "+0.51 ± 0.20"; a dash without a pair of runs."""
+    """The mean gain of all folds and its standard error, as "+0.51 ± 0.20"; a dash without a pair of runs."""
     if not gained:
         return "-"
     error = f" ± {statistics.stdev(gained) / math.sqrt(len(gained)):.2f}" if len(gained) > 1 else ""

@@ -16,10 +16,12 @@ from emcaps.experiments.records import Record, mean_and_spread, spread
 from emcaps.report.markdown import markdown_link, markdown_table
 
 LAST_EVALUATIONS = 10
-ON_ITS_OWN_CLOCK = ("paper", "code")
-"""The recipes whose rows have all three estimates."""
+AS_LONG_AS_PUBLISHED = ("paper", "code")
+"""The recipes with published schedules at their own speed; their rows have all three estimates."""
 PASSED_BY = 2.0
 """How many standard errors a mean must lie above a published figure to have passed it."""
+FEWEST_SEEDS = 5
+"""With fewer seeds the standard error is too rough for that."""
 
 
 class Comparison(NamedTuple):
@@ -34,12 +36,12 @@ class Comparison(NamedTuple):
 
 
 def compare(accuracies: Sequence[float], published: float) -> Comparison:
-    """Passed or missed by more than two standard errors, or level; one seed decides nothing."""
+    """Passed or missed by more than two standard errors, or level; fewer than five seeds decide nothing."""
     mean = statistics.fmean(accuracies)
     error = statistics.stdev(accuracies) / math.sqrt(len(accuracies)) if len(accuracies) > 1 else math.inf
     difference = mean - published
     verdict = "level" if abs(difference) <= PASSED_BY * error else "passed" if difference > 0 else "missed"
-    return Comparison(mean, error, difference, "one seed" if len(accuracies) == 1 else verdict)
+    return Comparison(mean, error, difference, verdict if len(accuracies) >= FEWEST_SEEDS else "too few seeds")
 
 
 def markdown_comparisons(found: Mapping[str, Sequence[Record]], pairs: Mapping[str, str], link: str) -> str:
@@ -86,7 +88,7 @@ def best(record: Record) -> float:
 
 
 def markdown_estimates(found: Mapping[str, Sequence[Record]], link: str) -> str:
-    """The rows on the paper's own clock: last step, mean of the last ten evaluations and best evaluation."""
+    """The rows with published schedules: last step, mean of the last ten evaluations and best evaluation."""
     rows = [
         (
             markdown_link(row, link + row),
@@ -96,7 +98,7 @@ def markdown_estimates(found: Mapping[str, Sequence[Record]], link: str) -> str:
             spread([best(record) for record in records], 2),
         )
         for row, records in found.items()
-        if records and row.startswith(ON_ITS_OWN_CLOCK)
+        if records and row.startswith(AS_LONG_AS_PUBLISHED)
     ]
     header = ("row", "seeds", "last step, %", f"mean of the last {LAST_EVALUATIONS} evaluations, %", "best, %")
     return markdown_table(header, rows)

@@ -45,14 +45,14 @@ from emcaps.train.run_folder import WEIGHTS
 MOVED = "moved.json"
 """What a run's folder holds of this experiment: how many of the changed images the network got right."""
 STEPS = 2000
-SMALL_CNN: dict[str, Any] = {"network.cnn_channels": 8, "network.cnn_hidden": 82}
+SMALL_FLAT_CNN: dict[str, Any] = {"network.cnn_channels": 8, "network.cnn_hidden": 82}
 """The CNN at about the small network's number of parameters, for 28x28 images and ten classes."""
 POOLED_CNN: dict[str, Any] = {"network.cnn_pooling": "mean", "network.cnn_hidden": 217}
 """The CNN with the channels of Hinton's, which averages them over all positions, at as many parameters."""
 NETWORKS: dict[str, RunConfig] = {
     "capsules": preset("small"),
     "cnn": preset("cnn"),
-    "small-cnn": preset("cnn").override(SMALL_CNN),
+    "small-cnn": preset("cnn").override(SMALL_FLAT_CNN),
     "pooled-cnn": preset("cnn").override(POOLED_CNN),
 }
 TRAINED_ON: dict[str, dict[str, Any]] = {
@@ -75,8 +75,8 @@ CHANGES: dict[str, tuple[float, ...]] = {
     "zoom": (0.7, 0.85, 1, 1.15, 1.3),
     "slant": (0, 0.2, 0.4, 0.6),
 }
-"""What is changed, and by how much: pixels, degrees, a factor, and pixels sideways for each row down."""
-UNITS = {"shift": "pixels", "turn": "degrees", "zoom": "times the size", "slant": "pixels sideways for each row"}
+"""What is changed, and by how much, in UNITS."""
+UNITS = {"shift": "pixels", "turn": "degrees", "zoom": "times the size", "slant": "pixels sideways for each row down"}
 UNCHANGED = {"shift": 0.0, "turn": 0.0, "zoom": 1.0, "slant": 0.0}
 TOGETHER = {"shift": 3.0, "turn": 20.0, "zoom": 0.2, "slant": 0.2}
 """How far each change goes, at most, when all are made at once; digits become 1 / 1.2 to 1.2 times as large."""

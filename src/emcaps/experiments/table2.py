@@ -5,7 +5,7 @@ The rows differ in their recipe:
 faithful  the paper's network, loss and schedules, except that lambda is 1 here and 0.01 there. The schedules run ten
           times faster, so that 12,000 steps stand for 120,000.
 paper     "faithful" with the schedules at the paper's own speed, for 150,000 steps.
-code      "paper" with the learning rate of the authors' code, which decays over 20,000 steps instead of 2,000, for
+code      "paper" with the learning rate of Gritzman's code, which decays over 20,000 steps instead of 2,000, for
           280,000 steps.
 best      chosen on held-out training instances (choices.py). It routes by the same definition: with one iteration at a
           final lambda of 5, with three or five at a variance floor of 1 instead of 1e-4 and with scaled poses. Rows

@@ -172,7 +172,7 @@ class MatrixCapsNet(Classifier):
         """The capsules with a share of them, config.dropout, switched off; all of them when not training."""
         if not (self.training and self.config.dropout):
             return capsules
-        kept = torch.rand_like(capsules.activation) >= self.config.dropout
+        kept = torch.rand_like(capsules.activation, dtype=torch.float32) >= self.config.dropout
         return RoutingOutput(capsules.pose, capsules.activation * kept)
 
     def _scaled(self, capsules: RoutingOutput, number: int) -> RoutingOutput:

@@ -19,19 +19,21 @@ class AveragedWeights:
     """The running mean of a network's weights from the first averaged step on; before it, the weights themselves."""
 
     def __init__(self, network: nn.Module, config: TrainConfig) -> None:
-        self.weights = {name: value.detach() for name, value in network.named_parameters()}
-        self.skipped = config.steps - round(config.average * config.steps)
-        """How many steps come before the first whose weights count."""
         self.on = config.average > 0
+        self.trained = {name: value.detach() for name, value in network.named_parameters()}
+        """The network's own tensors, which training changes."""
+        self.skipped = config.steps - max(1, round(config.average * config.steps))
+        """How many steps come before the first whose weights count."""
         self.counted = 0
-        self._mean = {name: value.clone() for name, value in self.weights.items()} if self.on else {}
+        """How many steps the mean is over; 0 until the first of them."""
+        self._mean = {name: value.clone() for name, value in self.trained.items()} if self.on else {}
 
     def add(self, step: int) -> None:
         """Count the weights after this many steps, if the step is among the last ones."""
         if not self.on or step <= self.skipped:
             return
         self.counted = step - self.skipped
-        torch._foreach_lerp_(list(self._mean.values()), list(self.weights.values()), 1 / self.counted)
+        torch._foreach_lerp_(list(self._mean.values()), list(self.trained.values()), 1 / self.counted)
 
     def state(self) -> dict[str, Tensor]:
         """The mean by the names of the parameters; empty while nothing is counted."""
@@ -50,11 +52,11 @@ class AveragedWeights:
     @contextmanager
     def in_network(self) -> Iterator[None]:
         """Until the end of the `with` block the network has the mean for its weights."""
-        trained = {name: value.clone() for name, value in self.weights.items()} if self.counted else {}
+        kept = {name: value.clone() for name, value in self.trained.items()} if self.counted else {}
         try:
-            for name in trained:
-                self.weights[name].copy_(self._mean[name])
+            for name in kept:
+                self.trained[name].copy_(self._mean[name])
             yield
         finally:
-            for name, value in trained.items():
-                self.weights[name].copy_(value)
+            for name, value in kept.items():
+                self.trained[name].copy_(value)

@@ -2,8 +2,8 @@
 
 On a GPU one kernel makes the crops and a second one mixes them (batch_kernels.py), where torch would launch dozens. The
 kernels compute what the functions of emcaps.data do, but draw the random numbers of a batch all at once: so a GPU draws
-other crops than it would by these functions. Those run everywhere else: on a CPU, for images that are mirrored, warped
-or padded, and for large ones.
+other crops than it would by these functions. The functions run everywhere else: on a CPU, for images that are mirrored,
+warped or padded, and for large ones.
 
 Dims: B batch; C channels; images uint8 (N, C, H, W) of the whole split live on the device.
 """

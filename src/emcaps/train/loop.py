@@ -200,8 +200,8 @@ def train(
             if config.train.eval_every and step % config.train.eval_every == 0 and step < config.train.steps:
                 with average.in_network():
                     log(accuracy_row(step, evaluate_split(network, split.tested, config, place)))
-                if look is not None:
-                    look(step)
+                    if look is not None:
+                        look(step)
             if step % config.train.checkpoint_every == 0 and step < config.train.steps:
                 save(step)
             if on_progress is not None and main:
@@ -225,11 +225,11 @@ def train(
             return TrainResult(folder, step, False, {}, trained_for)
         if main:
             last_row = accuracy_row(step, evaluations)
-            if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
-                log(last_row)
-                if look is not None:
-                    look(step)
             with average.in_network():
+                if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
+                    log(last_row)
+                    if look is not None:
+                        look(step)
                 checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
             # Last, since a run that has an evaluation counts as complete.
             write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)

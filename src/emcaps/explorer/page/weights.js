@@ -10,6 +10,11 @@ export function readWeights(buffer) {
   for (const [name, entry] of Object.entries(header)) {
     if (name.startsWith("network.")) tensors[name] = tensorOf(buffer, start, name, entry);
   }
+  for (const [name, entry] of Object.entries(header)) {
+    // A checkpoint with a mean of the weights: what the run evaluates and will save.
+    if (name.startsWith("average."))
+      tensors[name.replace("average.", "network.")] = tensorOf(buffer, start, name, entry);
+  }
   return { tensors, config, names: namesOf(config) };
 }
 
