@@ -27,6 +27,7 @@ def config(config):
             "train.batch_size": 12,
             "train.steps": 10,
             "train.eval_every": 4,
+            "train.average": 0.6,
             "network.betas": "half_active",
         }
     )
