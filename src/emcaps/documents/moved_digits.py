@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from emcaps.documents.recorded import moved_digits_runs
-from emcaps.experiments.moved_digits import markdown_moved
+from emcaps.experiments.moved_digits import TRAINED_ON, markdown_moved
 
 
-def moved(results: str) -> str:
-    return markdown_moved(moved_digits_runs(), f"{results}/moved-digits/")
+def moved(trained_on: str, results: str) -> str:
+    """The rows of networks that were trained on these images."""
+    found = {row: records for row, records in moved_digits_runs().items() if row.startswith(trained_on)}
+    return markdown_moved(found, f"{results}/moved-digits/")
 
 
-BLOCKS = {"moved": moved}
+BLOCKS = {name: partial(moved, name) for name in TRAINED_ON}
