@@ -10,7 +10,7 @@ from fuzz.mutations import MUTATIONS
 from fuzz.runner import BAD, EQUAL, HANG, MEMORY, OTHER, REFUSED, TRACEBACK, WRONG, judge, run
 from fuzz.targets import Target, make_targets, same
 
-SEED, INPUTS = 7, 660
+SEED, INPUTS = 7, 880
 
 
 def test_damaged_files_are_refused_or_read_as_they_are():
