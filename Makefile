@@ -19,7 +19,7 @@ site: setup  # the documentation as pages that open from disk: site/index.html
 	@echo "Open site/index.html; it needs no server and no network."
 
 test: setup lint
-	@echo "The tests run in two processes, for about seven minutes; each shows its output when it is done."
+	@echo "The tests run in two processes, for about eight minutes; each shows its output when it is done."
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-one-half test-other-half
 
 test-one-half: setup
