@@ -4,14 +4,10 @@ import io
 import json
 import re
 
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from emcaps.data.arrays import parts_of_arrays
-from emcaps.data.builtin import NAMES
-from emcaps.data.prepared import prepared_path, save_prepared
 from emcaps.experiments import moved_digits
 from emcaps.experiments.moved_digits import CHANGES, ROWS, cases, changed, read_moved
 from emcaps.experiments.records import Record
@@ -109,16 +105,6 @@ def test_rows_differ_in_their_network_and_in_how_training_images_vary():
         assert (config.data.turn > 0) == (images == "varied")
         assert (config.network.kind == "capsules") == (network == "capsules")
         assert (config.train.steps, config.data.split) == (moved_digits.STEPS, "standard")
-
-
-@pytest.fixture
-def digits(tmp_path):
-    """A folder of prepared images like MNIST's, two of each digit."""
-    images = np.random.default_rng(0).integers(256, size=(20, 28, 28), dtype=np.uint8)
-    labels = np.arange(20) % 10
-    parts = parts_of_arrays(images, labels, images, labels, names=NAMES["mnist"])
-    save_prepared({prepared_path("mnist", part, tmp_path): found for part, found in parts.items()})
-    return tmp_path
 
 
 def test_rows_are_trained_tested_shown_and_drawn(digits, monkeypatch, capsys):

@@ -4,26 +4,11 @@ import io
 import re
 from pathlib import Path
 
-import numpy as np
-import pytest
 from rich.console import Console
 
-from emcaps.data.arrays import parts_of_arrays
-from emcaps.data.builtin import NAMES
-from emcaps.data.prepared import prepared_path, save_prepared
 from emcaps.experiments import other_data
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
-
-
-@pytest.fixture
-def digits(tmp_path):
-    """A folder of prepared images like MNIST's, two of each digit."""
-    images = np.random.default_rng(0).integers(256, size=(20, 28, 28), dtype=np.uint8)
-    labels = np.arange(20) % 10
-    parts = parts_of_arrays(images, labels, images, labels, names=NAMES["mnist"])
-    save_prepared({prepared_path("mnist", part, tmp_path): found for part, found in parts.items()})
-    return tmp_path
 
 
 def test_a_row_is_trained_as_it_stands_and_found_again(digits, monkeypatch, capsys):

@@ -5,13 +5,11 @@ own, because a process that interprets Triton cannot compile it.
 """
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from compiled_kernels import compile_for, count_compiled
 from emcaps.nn import cross_entropy_loss, losses, margin_loss, spread_loss
 from emcaps.nn.losses import right_answers
 
@@ -236,48 +234,16 @@ def test_a_gpu_runs_the_kernel_on_its_own(device, monkeypatch):
 
 def test_the_kernel_compiles_for_a_gpu(tmp_path):
     pytest.importorskip("triton.backends.nvidia")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # an empty cache, so that everything is compiled now
-    run = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "32 kernels"
+    assert count_compiled(__file__, tmp_path) == 32
 
 
-def compile_all():
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import JITFunction
-    from triton.runtime.driver import driver
-
-    class Device:
-        """The part of a driver that Triton uses before it launches anything."""
-
-        def __init__(self, capability):
-            self.capability = capability
-
-        def get_current_target(self):
-            return GPUTarget("cuda", self.capability, 32)
-
-        def get_current_device(self):
-            return self.capability
-
-        def get_current_stream(self, device):
-            return 0
-
-    compiled, run = [], JITFunction.run
-
-    def compile_only(kernel, *arguments, grid, warmup, **options):
-        compiled.append(run(kernel, *arguments, grid=grid, warmup=True, **options).asm["cubin"])
-
-    JITFunction.run = compile_only
-    for capability in (75, 90):
-        driver.set_active(Device(capability))
-        for shape in ((1, 1), (500, 10)):
-            activation, target, weight = example(shape, "cpu")
-            for kind in (*LOSSES, "right"):
-                losses._in_one_kernel(kind, activation, target)
-                losses._in_one_kernel(kind, activation, target, weight, torch.tensor(0.4), with_gradient=True)
-    return compiled
+def launch_all():
+    for shape in ((1, 1), (500, 10)):
+        activation, target, weight = example(shape, "cpu")
+        for kind in (*LOSSES, "right"):
+            losses._in_one_kernel(kind, activation, target)
+            losses._in_one_kernel(kind, activation, target, weight, torch.tensor(0.4), with_gradient=True)
 
 
 if __name__ == "__main__":
-    print(len(compile_all()), "kernels")
+    print(len(compile_for((75, 90), launch_all)))
