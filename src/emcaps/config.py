@@ -295,7 +295,8 @@ class TrainConfig:
     weight_decay: float = 2e-7
     average: float = 0.0
     """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
-    steps; 0 takes those after the last step. What looks at the routing meanwhile (watch) sees the trained weights."""
+    steps; 0 takes those after the last step. The last row of the metrics has the accuracy of those, too. What looks at
+    the routing meanwhile (watch) sees the trained weights."""
     seed: int = 0
     log_every: int = 50
     """Steps between rows of metrics.jsonl."""

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from emcaps.experiments import candidates, table2
-from emcaps.experiments.candidates import CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, row_name
+from emcaps.experiments.candidates import AVERAGE, CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, row_name
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
 from experiments.short_rows import ROWS as SHORT_ROWS
@@ -24,8 +24,8 @@ def test_candidates_never_open_the_test_set_and_use_every_fold():
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_unchanged_candidate_is_the_best_row_but_for_its_length(recipe):
-    best = table2.ROWS[f"best-{recipe}"]
+def test_an_unchanged_candidate_is_the_best_row_but_for_its_length_and_average(recipe):
+    best = table2.ROWS[f"best-{recipe}"].override({"train.average": AVERAGE})
     for change, settings in CHANGES.items():
         row = ROWS[row_name(recipe, change, 3)]
         assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings)
@@ -40,16 +40,16 @@ def test_a_gain_is_over_the_unchanged_run_of_the_same_fold_and_seed():
         row_name("mono-it2", UNCHANGED, 1): records(50.0),
         row_name("mono-it2", "dropout", 0): records(91.0, 83.0),
         row_name("mono-it2", "dropout", 1): records(70.0, first_seed=1),  # another seed: no pair
-        row_name("mono-it2", "average", 4): records(99.0),  # nothing to compare with
+        row_name("mono-it2", "mirror", 4): records(99.0),  # nothing to compare with
     }
     assert candidates.gains(found, "mono-it2", "dropout") == [2.0]
-    assert candidates.gains(found, "mono-it2", "average") == []
+    assert candidates.gains(found, "mono-it2", "mirror") == []
     lines = candidates.markdown_candidates(found, "mono-it2", "runs/").splitlines()[2:]
     same, link = "runs/mono-it2-unchanged-fold", "runs/mono-it2-dropout-fold"
     assert lines == [
-        f"| unchanged | [85.0]({same}0) | [50.0]({same}1) | - | - | - | - | - | 3 |",
-        "| average | - | - | - | - | [99.0](runs/mono-it2-average-fold4) | - | - | 1 |",
-        f"| dropout | [87.0]({link}0) | [70.0]({link}1) | - | - | - | - | +2.00 | 3 |",
+        f"| unchanged | [85.0]({same}0) | [50.0]({same}1) | - | - | - | - | - | - | 3 |",
+        f"| dropout | [87.0]({link}0) | [70.0]({link}1) | - | - | - | - | +2.00 | - | 3 |",
+        "| mirror | - | - | - | - | [99.0](runs/mono-it2-mirror-fold4) | - | - | - | 1 |",
     ]
 
 
@@ -57,12 +57,25 @@ def test_the_standard_error_is_over_folds():
     found = {row_name("mono-it2", UNCHANGED, fold): records(90.0, 80.0) for fold in (0, 1)}
     found |= {row_name("mono-it2", "dropout", fold): records(91.0 + 2 * fold, 81.0 + 2 * fold) for fold in (0, 1)}
     assert candidates.gains(found, "mono-it2", "dropout") == [1.0, 3.0]
-    assert "| +2.00 ± 1.00 | 4 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
+    assert "| +2.00 ± 1.00 | - | 4 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
+
+
+def test_averaging_gains_over_the_last_weights_of_the_same_run():
+    pairs = {0: ((90.0, 89.0), (92.0, 89.0)), 1: ((80.0, 80.5), (80.0, None))}
+    found = {
+        row_name("mono-it2", UNCHANGED, fold): [
+            record._replace(of_last_weights=last)
+            for record, (_, last) in zip(records(*(mean for mean, _ in runs)), runs, strict=True)
+        ]
+        for fold, runs in pairs.items()
+    }
+    assert candidates.gains_by_averaging(found, "mono-it2", UNCHANGED) == [2.0, -0.5]
+    assert "| - | +0.75 ± 1.25 | 4 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
 
 
 def test_a_mean_needs_every_fold():
     found = {row_name("mono-it2", UNCHANGED, fold): records(90.0 + fold) for fold in FOLDS}
-    assert "| 92.0 | - | 5 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
+    assert "| 92.0 | - | - | 5 |" in candidates.markdown_candidates(found, "mono-it2", "runs/")
 
 
 def test_the_command_trains_the_unchanged_recipe_beside_the_change(tmp_path, data, monkeypatch):
@@ -72,11 +85,11 @@ def test_the_command_trains_the_unchanged_recipe_beside_the_change(tmp_path, dat
     monkeypatch.setattr(candidates, "FOLDS", range(2))
     console = Console(file=io.StringIO(), width=120)
     how = Training((3,), device="cpu", data_folder=data)
-    candidates.run_candidates(tmp_path, console, ["stereo-it2"], ["average"], train=how)
+    candidates.run_candidates(tmp_path, console, ["stereo-it2"], ["mirror"], train=how)
     assert sorted(path.parent.name for path in tmp_path.glob("*/seed3")) == [
-        f"stereo-it2-{change}-fold{fold}" for change in ("average", "unchanged") for fold in (0, 1)
+        f"stereo-it2-{change}-fold{fold}" for change in ("mirror", "unchanged") for fold in (0, 1)
     ]
-    assert "average" in console.file.getvalue()
+    assert "mirror" in console.file.getvalue()
     assert "dropout" not in console.file.getvalue()
 
 

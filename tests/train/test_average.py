@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from emcaps.config import TrainConfig
+from emcaps.data.splits import load_tested
 from emcaps.nn import build_network
 from emcaps.train import loop, train
 from emcaps.train.average import AveragedWeights
 from emcaps.train.checkpoint import load, load_network, restore
+from emcaps.train.evaluate import evaluate_split
 from emcaps.train.run_folder import read_metrics
 from emcaps.train.step import make_optimiser, make_sums
 from train.runs import weights
@@ -106,13 +108,29 @@ def test_a_run_evaluates_the_mean_once_there_is_one(tmp_path, config, data_folde
     config = config.override({"train.average": 0.5, "train.eval_every": 5})  # at 5, 10 and the end, 12
     train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
     last = load(tmp_path / "run" / "weights.safetensors").tensors["network.class_caps.weight"]
-    assert len(seen) == 3
+    assert len(seen) == 4
     assert torch.equal(seen[0], each[4])  # nothing is averaged yet
     torch.testing.assert_close(seen[1], torch.stack(each[6:10]).mean(0))
     assert torch.equal(seen[2], last)
-    assert not torch.equal(seen[2], weights(tmp_path / "run")["network.class_caps.weight"])
-    assert [row["step"] for row in read_metrics(tmp_path / "run") if "test_accuracy" in row] == [5, 10, 12]
+    assert not torch.equal(seen[2], each[-1])
+    assert torch.equal(seen[3], each[-1])
+    assert torch.equal(weights(tmp_path / "run")["network.class_caps.weight"], each[-1])
+    tested = [row for row in read_metrics(tmp_path / "run") if "test_accuracy" in row]
+    assert [row["step"] for row in tested] == [5, 10, 12]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["average"] == 0.5
+
+
+def test_the_last_row_has_the_accuracy_of_the_last_weights_too(tmp_path, config, data_folder):
+    train(config, tmp_path / "plain", device="cpu", data_folder=data_folder)
+    train(config.override({"train.average": 1.0}), tmp_path / "mean", device="cpu", data_folder=data_folder)
+    *_, plain = read_metrics(tmp_path / "plain")
+    *before, last = read_metrics(tmp_path / "mean")
+    assert last["test_accuracy_of_last_weights"] == plain["test_accuracy"]
+    assert all("test_accuracy_of_last_weights" not in row for row in [*before, plain])
+    saved, _, step = load_network(tmp_path / "mean" / "weights.safetensors")
+    assert last["step"] == step
+    found = evaluate_split(saved, load_tested(config.data, data_folder), config, torch.device("cpu"))
+    assert last["test_accuracy"] == found["test"].accuracy
 
 
 def test_a_checkpoint_without_its_mean_is_refused(tmp_path, config, data_folder):

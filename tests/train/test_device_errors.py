@@ -1,4 +1,7 @@
-"""Errors of a GPU, which are made up here: a step that raises what torch raises."""
+"""Errors of a GPU. Most are made up here: a step that raises what torch raises. Where there is a GPU, it is lost."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -159,3 +162,36 @@ def test_a_batch_that_is_too_large_for_this_gpu(tmp_path, config, data_folder):
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.empty_cache()
+
+
+LOSE_THE_DEVICE = """
+import sys
+from pathlib import Path
+import torch
+from emcaps.config import RunConfig
+from emcaps.train import train
+from emcaps.train.loop import Progress
+
+def lose(progress: Progress) -> None:
+    if progress.step == 7 and not progress.evaluated:
+        torch.zeros(1, device="cuda")[torch.tensor([10**6], device="cuda")]  # a device-side assert
+
+settings, run, data = map(Path, sys.argv[1:])
+try:
+    train(RunConfig.from_json(settings.read_text()), run, device="cuda", data_folder=data, on_progress=lose)
+except ValueError as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+@NEEDS_GPU
+def test_a_real_lost_device_says_what_is_saved_and_the_run_resumes_to_the_same_bits(tmp_path, config, data_folder):
+    """A process that has lost its GPU cannot use it again, so it is another one."""
+    (tmp_path / "config.json").write_text(config.to_json())
+    command = [sys.executable, "-c", LOSE_THE_DEVICE, tmp_path / "config.json", tmp_path / "lost", data_folder]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert told.stdout.startswith("LostDeviceError the GPU failed ("), told.stdout + told.stderr
+    assert "is saved up to step 4, and nothing before that is lost" in told.stdout
+    train(config, tmp_path / "lost", device="cuda", data_folder=data_folder, resume=True)
+    train(config, tmp_path / "whole", device="cuda", data_folder=data_folder)
+    assert_same_run(tmp_path / "whole", tmp_path / "lost")

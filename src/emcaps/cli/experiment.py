@@ -253,7 +253,7 @@ def choices(
 
 @experiment_app.command(
     epilog=examples(
-        "emcaps experiment candidates --train --runs runs/candidates --recipe stereo-it2 --change average",
+        "emcaps experiment candidates --train --runs runs/candidates --recipe stereo-it2 --change dropout",
         "emcaps experiment candidates --runs runs/candidates",
     )
 )

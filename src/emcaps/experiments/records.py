@@ -20,6 +20,7 @@ from emcaps.train.run_folder import (
     FAILURE,
     MANY_CROPS,
     METRICS,
+    OF_LAST_WEIGHTS,
     read_config,
     read_evaluation,
     read_metrics,
@@ -52,6 +53,8 @@ class Record(NamedTuple):
     """The step by which the run had failed, if it did."""
     familiar_curve: tuple[tuple[int, float], ...] = ()
     """(step, accuracy on familiar viewpoints) of each evaluation; empty for splits without novel viewpoints."""
+    of_last_weights: float | None = None
+    """The accuracy of the last step's weights, where `accuracy` is that of an average of weights."""
 
     def steps_to(self, accuracy: float) -> int | None:
         """The step of the first evaluation that found this accuracy, in percent; None if none did."""
@@ -171,6 +174,7 @@ def _read_record(folder: Path, config: RunConfig) -> Record:
             failed_by=failed_by,
         )
     accuracy, step = read_evaluation(folder / EVALUATION)
+    of_last = f"test_{OF_LAST_WEIGHTS}"
     if step != steps or step not in seconds:
         raise ValueError(
             f"the run in {folder} is not whole: its {METRICS} or {EVALUATION} lacks step {steps}; restore it from "
@@ -193,6 +197,7 @@ def _read_record(folder: Path, config: RunConfig) -> Record:
         familiar_curve=tuple(
             (row["step"], 100 * row["familiar_accuracy"]) for row in metrics if "familiar_accuracy" in row
         ),
+        of_last_weights=next((100 * row[of_last] for row in reversed(metrics) if of_last in row), None),
     )
 
 

@@ -221,10 +221,12 @@ def train(
         try:
             with average.in_network():
                 evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
+            of_last_weights = evaluate_split(network, split.tested, config, place) if average.on else {}
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
         if main:
             last_row = accuracy_row(step, evaluations)
+            last_row |= {f"{name}_{folders.OF_LAST_WEIGHTS}": found.accuracy for name, found in of_last_weights.items()}
             with average.in_network():
                 if last_row not in folders.read_metrics(folder)[-1:]:  # a complete run that is resumed has it already
                     log(last_row)

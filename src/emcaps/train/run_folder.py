@@ -46,6 +46,9 @@ MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "fail
 VIEWPOINTS = "viewpoints.json"
 LOCK = ".lock"
 HAS_LOCKS = fcntl is not None
+OF_LAST_WEIGHTS = "accuracy_of_last_weights"
+"""The last row of the metrics of a run with train.average has this, too, for each part that is tested: the accuracy
+without the average."""
 
 
 class TakenRunError(ValueError):
