@@ -11,6 +11,7 @@ from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
 from emcaps.experiments.table2 import PUBLISHED, ROWS, markdown_published, run_table2, task_of
+from emcaps.train.schedules import learning_rate_of
 from experiments.short_rows import ROWS as SHORT_ROWS
 
 
@@ -25,7 +26,7 @@ def test_the_rows_are_what_their_names_say():
             recipe, *full, view, iterations = name.split("-")
             assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
             assert (config.network.primary_types, config.network.conv1_types) == ((32, 32) if full else (8, 16))
-            assert (config.data.splice > 0) == (recipe in ("best", "long"))
+            assert (config.data.splice > 0) == (recipe in ("best", "long", "averaged"))
 
 
 def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
@@ -90,6 +91,16 @@ def test_a_long_row_is_the_best_row_in_more_steps(name):
     times = 4 if "full" in name else 2
     assert long.train.steps == times * best.train.steps
     assert long.train.margin_steps == times * best.train.margin_steps
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("averaged")])
+def test_an_averaged_row_is_the_long_row_with_another_decay_and_averaged_weights(name):
+    averaged, long = ROWS[name], ROWS[name.replace("averaged", "long")]
+    same = {f"train.{key}": getattr(long.train, key) for key in ("learning_rate_schedule", "decay_rate", "decay_steps")}
+    assert averaged.override(same | {"train.average": 0.0}) == long
+    assert averaged.train.average == 0.5
+    end = learning_rate_of(averaged.train, averaged.train.steps)
+    assert end == pytest.approx(averaged.train.learning_rate / 5)
 
 
 def test_a_short_table_trains_shows_and_draws_and_trains_nothing_twice(tmp_path, data, monkeypatch):

@@ -12,9 +12,12 @@ best      chosen on held-out training instances (choices.py). It routes by the s
           that were not tried there copy others: the full network copies the small one, 5 iterations copy 3, and 1
           iteration in stereo copies 1 in mono.
 long      "best" with twice as many steps, or four times as many for the full network.
+averaged  "long" with a learning rate that falls to a fifth instead of 0, and the mean of the weights over the last half
+          of the steps: chosen on held-out training instances, too (candidates.py).
 
-The CNNs have the images and steps of "best" and "long", too, with their own loss and learning rate. They separate what
-capsules contribute from what the recipe contributes. The small CNN has as many parameters as the small capsule network.
+The CNNs have the images and steps of "best", "long" and "averaged", too, with their own loss and learning rate. They
+separate what capsules contribute from what the recipe contributes. The small CNN has as many parameters as the small
+capsule network.
 """
 
 from __future__ import annotations
@@ -114,18 +117,31 @@ LONG: dict[str, dict[str, Any]] = {
 LONG_FULL: dict[str, Any] = {"train.steps": 96_000, "train.margin_steps": 48_000, "train.eval_every": 9600}
 
 
+def averaged(steps: int) -> dict[str, Any]:
+    """Settings that average weights: the learning rate falls to a fifth in these steps, so that they keep moving."""
+    return {
+        "train.learning_rate_schedule": "exponential",
+        "train.decay_rate": 0.2,
+        "train.decay_steps": steps,
+        "train.average": 0.5,
+    }
+
+
 def _capsules(recipe: str, network: str, view: str, iterations: int) -> RunConfig:
     settings = {"faithful": FAITHFUL, "paper": PAPER, "code": CODE}.get(recipe, {})
-    if recipe in ("best", "long"):
+    if recipe in ("best", "long", "averaged"):
         settings = BEST | BEST_BY_VIEW[view] | BEST_BY_ITERATIONS[iterations] | (BEST_FULL if network == "full" else {})
-    if recipe == "long":
+    if recipe in ("long", "averaged"):
         settings |= LONG[view] if network == "small" else LONG_FULL
+    if recipe == "averaged":
+        settings |= averaged(settings["train.steps"])
     return preset(network).override(COMMON | settings | {"data.view": view, "network.iterations": iterations})
 
 
 def _cnn(recipe: str, size: str, view: str) -> RunConfig:
     settings = BEST | BEST_BY_VIEW[view] | {"train.learning_rate": preset("cnn").train.learning_rate}
-    settings |= (LONG[view] if recipe == "long" else {}) | (SMALL_CNN if size == "small-cnn" else {})
+    settings |= (LONG[view] if recipe != "best" else {}) | (SMALL_CNN if size == "small-cnn" else {})
+    settings |= averaged(settings["train.steps"]) if recipe == "averaged" else {}
     return preset("cnn").override(COMMON | settings | {"data.view": view})
 
 
@@ -151,20 +167,23 @@ ROWS: dict[str, RunConfig] = {
         ("long", "small", "mono", (2, 3)),
         ("long", "small", "stereo", (2, 3)),
         ("long", "full", "stereo", (2,)),
+        ("averaged", "small", "mono", (2, 3)),
+        ("averaged", "small", "stereo", (2, 3)),
+        ("averaged", "full", "stereo", (2,)),
     )
     for iterations in all_iterations
 }
 ROWS["cnn-stereo"] = preset("cnn").override(COMMON | CNN | {"data.view": "stereo"})
 ROWS |= {
     f"{recipe}-{size}-{view}": _cnn(recipe, size, view)
-    for recipe in ("best", "long")
+    for recipe in ("best", "long", "averaged")
     for size in ("cnn", "small-cnn")
     for view in ("stereo", "mono")
 }
 """Each row is trained with several seeds."""
 
 
-RECIPES = ("faithful", "paper", "code", "best", "long")
+RECIPES = ("faithful", "paper", "code", "best", "long", "averaged")
 """The columns of the table; the plain CNN counts as faithful."""
 
 
