@@ -17,6 +17,7 @@ ORDER = [
     "files",
     "config",
     "provenance",
+    "interrupts",
     "debug",
     "routing",
     "data",

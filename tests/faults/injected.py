@@ -17,10 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KILL, TORN, STOP_TERM, STOP_INT, STOP_TWICE = "kill", "kill in a write", "SIGTERM", "SIGINT", "SIGINT twice"
+from emcaps import interrupts
+
+KILL, TORN = "kill", "kill in a write"
+STOP_TERM, STOP_ECHO, STOP_INT, STOP_TWICE = "SIGTERM", "SIGTERM and its echo", "SIGINT", "SIGINT twice"
 FULL, CUT_SHORT, READ_ONLY = "full disk", "full disk in a write", "read-only folder"
 REMOVED, TRUNCATED = "file removed", "file truncated"
-AT_ANY_TOUCH = (KILL, TORN, STOP_TERM, STOP_INT, STOP_TWICE, CUT_SHORT, REMOVED, TRUNCATED)
+AT_ANY_TOUCH = (KILL, TORN, STOP_TERM, STOP_ECHO, STOP_INT, STOP_TWICE, CUT_SHORT, REMOVED, TRUNCATED)
 AT_A_CHANGE = (FULL, READ_ONLY)
 """Faults that only a call can meet that changes the disk."""
 
@@ -51,6 +54,8 @@ def inject(fault: Fault | None, folder: Path, counters: Any) -> None:
     process that is made for it."""
     inside = str(folder)
     busy = False
+    if fault is not None and fault.kind == STOP_TWICE:
+        interrupts.ECHO_SECONDS = 0.0  # else the second would have to wait for a second
 
     def touch(changes: bool) -> None:
         nonlocal busy
@@ -99,11 +104,11 @@ def _come(fault: Fault, folder: Path) -> None:
         most = round(2 ** rng.uniform(0, 14))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
-    elif fault.kind == STOP_TERM:
-        os.kill(os.getpid(), signal.SIGTERM)
+    elif fault.kind in (STOP_TERM, STOP_ECHO):
+        for _ in range(1 + (fault.kind == STOP_ECHO)):
+            os.kill(os.getpid(), signal.SIGTERM)
     elif fault.kind in (STOP_INT, STOP_TWICE):
-        os.kill(os.getpid(), signal.SIGINT)
-        if fault.kind == STOP_TWICE:
+        for _ in range(1 + (fault.kind == STOP_TWICE)):
             os.kill(os.getpid(), signal.SIGINT)
     else:
         damage(folder, fault.kind, rng)

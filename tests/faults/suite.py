@@ -39,6 +39,7 @@ CASES = {
     injected.TORN: 20,
     TIMED: 10,
     injected.STOP_TERM: 5,
+    injected.STOP_ECHO: 3,
     injected.STOP_INT: 4,
     injected.STOP_TWICE: 4,
     STOPPED_IN_TIME: 3,
@@ -197,7 +198,7 @@ def _badly_ended(ended: list[Ended], fault: str) -> tuple[str, str] | None:
             return HANG, one.said
         if "Traceback" in one.said:
             return TRACEBACK, one.said
-        by_a_signal = one.status < 0 and fault in (*KILLS, *AFTER_A_KILL, injected.STOP_TERM, STOPPED_IN_TIME)
+        by_a_signal = one.status < 0 and fault in (*KILLS, *AFTER_A_KILL, STOPPED_IN_TIME)
         if not by_a_signal and one.status not in (0, INTERRUPTED) and not _is_clear(one):
             return TRACEBACK, f"status {one.status}, without a clear line at the end: {one.said}"
     return None

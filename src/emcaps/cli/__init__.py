@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import time
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from emcaps.cli.shared import examples, process
 from emcaps.cli.show import demo, describe, info
 from emcaps.cli.sweep import sweep
 from emcaps.cli.training import train
+from emcaps.interrupts import sigterm_like_ctrl_c
 
 app = typer.Typer(
     name="emcaps",
@@ -135,7 +137,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to stop
     try:
-        app()
+        # Processes of torchrun wait for one another in libraries, where an exception would have to wait, too.
+        with sigterm_like_ctrl_c() if process()[1] == 1 else nullcontext():
+            app()
     except (ValueError, OSError, RuntimeError) as error:
         if os.environ.get("EMCAPS_DEBUG"):
             raise

@@ -11,6 +11,7 @@ from multiprocessing import get_context, parent_process
 
 import torch
 
+from emcaps.interrupts import sigterm_like_ctrl_c
 from emcaps.report.progress import training_bar
 from emcaps.train import Progress
 from emcaps.train.run_folder import HAS_LOCKS
@@ -28,6 +29,11 @@ def work_together(work: Work, jobs: int) -> None:
     """
     if jobs > 1 and not HAS_LOCKS:
         raise ValueError("several jobs need file locks, which this system does not have: train with --jobs 1")
+    with sigterm_like_ctrl_c():
+        _work_with_helpers(work, jobs)
+
+
+def _work_with_helpers(work: Work, jobs: int) -> None:
     helpers = [get_context("spawn").Process(target=_help, args=(work, number, jobs)) for number in range(1, jobs)]
     try:
         for helper in helpers:
@@ -68,7 +74,7 @@ def _help(work: Work, number: int, jobs: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        with _share_of_threads(jobs):
+        with sigterm_like_ctrl_c(), _share_of_threads(jobs):
             work(number, lambda _title, _steps: nullcontext(stop_if_alone))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -25,6 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from emcaps import interrupts
+
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=10)
@@ -46,6 +48,11 @@ class LostProcessError(ConnectionError):
 def launched() -> bool:
     """Whether torchrun started this process."""
     return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def echo_seconds() -> float:
+    """How long after a signal another one may be its echo."""
+    return ECHO_SECONDS if launched() else interrupts.ECHO_SECONDS
 
 
 def joined() -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -20,6 +17,7 @@ from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
 from emcaps.data.splits import Split, load_split, make_split
 from emcaps.data.tensors import to_tensors
+from emcaps.interrupts import asked_to_stop
 from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
@@ -109,7 +107,7 @@ def train(
         folders.only_user(folder) if main else nullcontext(),
         own_randomness(place),
         _deterministic(),
-        _interruptible() as interrupted,
+        asked_to_stop(distributed.echo_seconds()) as interrupted,
         ExitStack() as stack,
     ):
         saved = distributed.from_main(_saved_state(folder, config) if resume and main else None)
@@ -342,35 +340,6 @@ def _deterministic() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C or SIGTERM has come; a second one stops at once.
-
-    torchrun passes on signals that its processes may have got already, as from SLURM: soon after the first, they are
-    the same.
-    """
-    interrupted = threading.Event()
-    heard_at = math.inf
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted.is_set
-        return
-
-    def handle(number: int, _frame: object) -> None:
-        nonlocal heard_at
-        echo = distributed.launched() and time.monotonic() < heard_at + distributed.ECHO_SECONDS
-        if interrupted.is_set() and not echo:
-            raise KeyboardInterrupt
-        heard_at = min(heard_at, time.monotonic())
-        interrupted.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupted.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _summary_writer(folder: Path) -> Any:
