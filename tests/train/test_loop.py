@@ -49,6 +49,9 @@ def test_a_run_leaves_everything_it_found(whole_run):
     assert [row["step"] for row in rows] == [5, 10, 12, 12]
     assert rows[0].keys() == {"step", "loss", "accuracy", "learning_rate", "margin", "images_per_second", "seconds"}
     assert rows[-1].keys() == {"step", "test_accuracy"}
+    evaluation = json.loads((whole_run / "evaluation.json").read_text())
+    wrong = sum(one["wrong"] for one in evaluation["test instances"])
+    assert wrong == round(evaluation["test"]["images"] * (1 - evaluation["test"]["accuracy"]))
 
 
 def test_the_same_config_gives_the_same_bits_and_another_seed_does_not(whole_run, tmp_path, config, data_folder):

@@ -10,6 +10,7 @@ from typing import Any
 from emcaps.bench.rows import Row, read_rows
 from emcaps.experiments import (
     ablations,
+    candidates,
     choices,
     cost,
     iterations,
@@ -44,6 +45,11 @@ def table2_records() -> dict[str, list[Record]]:
 @cache
 def choices_records() -> dict[str, list[Record]]:
     return finished(choices.ROWS, list(choices.ROWS), RESULTS / "choices")
+
+
+@cache
+def candidates_records() -> dict[str, list[Record]]:
+    return finished(candidates.ROWS, list(candidates.ROWS), RESULTS / "candidates")
 
 
 @cache

@@ -14,6 +14,10 @@ FOLDERS = {
         "`emcaps experiment attack`",
     ),
     "bench": ("speed and memory by case and implementation", "`emcaps bench`"),
+    "candidates": (
+        "changes to the recipe, on all five folds ([page](../docs/recipe.md#changes-on-all-five-folds))",
+        "`emcaps experiment candidates`",
+    ),
     "choices": ("how the recipe was chosen ([page](../docs/recipe.md))", "`emcaps experiment choices`"),
     "compat": ("the wheel with other versions ([page](../docs/compatibility.md))", "`make compat`"),
     "demo": ("the two networks of the demo", "`make demo`"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 from emcaps.bench.processes import Way
 from emcaps.bench.scale import expected_step
@@ -18,12 +20,13 @@ NETWORKS = (("small", 2), ("full", 3))
 GPUS = (1, 8, 64, 1024)
 
 
-def processes(_results: str) -> str:
-    found = json.loads((RESULTS / "scale/cpu.json").read_text(encoding="utf-8"))
+def processes(device: str, _results: str) -> str:
+    """The throughput of a kind of device by the number of processes, as recorded."""
+    found = json.loads((RESULTS / f"scale/{device}.json").read_text(encoding="utf-8"))
     rows = []
     for way in found["ways"]:
         speeds = sorted(way["images_per_second"])
-        rows.append((str(Way(way["processes"], way["threads"])), f"{speeds[-1]:.0f}", f"{speeds[0]:.0f}"))
+        rows.append((str(Way(way["processes"], way["threads"])), f"{speeds[-1]:,.0f}", f"{speeds[0]:,.0f}"))
     return markdown_table(("started", "images/s, best round", "worst round"), rows)
 
 
@@ -51,4 +54,8 @@ def gpus(_results: str) -> str:
     return markdown_table(header, rows)
 
 
-BLOCKS = {"gpus": gpus, "processes": processes}
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "gpus": gpus,
+    "processes": partial(processes, "cpu"),
+    "processes-gpu": partial(processes, "cuda"),
+}

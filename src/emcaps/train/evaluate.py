@@ -228,6 +228,6 @@ def write_evaluations(
         content[name] = {"accuracy": result.accuracy, "images": result.images, "confusion": result.confusion}
         if result.names not in ((), CATEGORIES):
             content[name]["names"] = list(result.names)
-        if by_instance:
+        if by_instance and result.instances:
             content[f"{name} instances"] = [one._asdict() for one in result.instances]
     write_json(path, content)

@@ -232,7 +232,7 @@ def train(
                         look(step)
                 checkpoints.save_weights(folder / folders.WEIGHTS, network, config, step)
             # Last, since a run that has an evaluation counts as complete.
-            write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1)
+            write_evaluations(folder / folders.EVALUATION, evaluations, step, crops=1, by_instance=True)
         distributed.any_of(False)  # the folder is whole before any process returns
         return TrainResult(folder, step, True, evaluations, trained_for)
 

@@ -5,7 +5,7 @@ environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
 checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
 weights.safetensors     the last step's network, when the run is complete
-evaluation.json         accuracy and confusion matrix of those weights
+evaluation.json         accuracy and confusion matrix of those weights, and errors by object where objects are known
 evaluation-13-crops.json, routing.json, viewpoints.json, moved.json and failure.json are written by experiments: the
                         accuracy with 13 crops an image; loss, gradients and sharpness of routing, by step; errors by
                         viewpoint; right answers to changed images; the step by which loss, weights or answers were not
