@@ -13,6 +13,8 @@ from emcaps.report.figures import new_figure
 
 Curve = Sequence[tuple[float, float]]
 """(x, y) points of one run, by rising x."""
+COLOURS, STYLES = 10, ("-", "--", ":")
+"""How many colours matplotlib goes through before it repeats them, and the lines of each ten curves."""
 
 
 def smooth(values: Sequence[float], alpha: float) -> npt.NDArray[np.float64]:
@@ -31,12 +33,13 @@ def draw_curves(curves: Mapping[str, Sequence[Curve]], path: Path, x_label: str,
     """One line and band for each entry; the runs of an entry must have been evaluated at the same places."""
     figure = new_figure((7, 4.2))
     axes = figure.subplots()
-    for label, runs in curves.items():
+    for number, (label, runs) in enumerate(curves.items()):
         places = [[x for x, _ in run] for run in runs]
         if not places or any(other != places[0] for other in places):
             raise ValueError(f"the runs of {label!r} were not evaluated at the same places: draw them one by one")
         lines = np.stack([smooth([y for _, y in run], alpha) for run in runs])
-        (line,) = axes.plot(places[0], lines.mean(0), label=f"{label} (n = {len(runs)})")
+        style = STYLES[number // COLOURS % len(STYLES)]  # colours repeat, so the next ten have another line
+        (line,) = axes.plot(places[0], lines.mean(0), style, label=f"{label} (n = {len(runs)})")
         axes.fill_between(places[0], lines.min(0), lines.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
