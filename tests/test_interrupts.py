@@ -56,18 +56,29 @@ def test_what_follows_soon_after_is_an_echo(clock, number):
         send(number)
 
 
-def test_sigterm_stops_by_an_exception_and_its_echo_does_not_disturb_what_cleans_up(clock):
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_stops_by_an_exception_and_its_echo_does_not_disturb_what_cleans_up(clock, number):
     cleaned = False
     with sigterm_like_ctrl_c():
         try:
-            send(signal.SIGTERM)
+            send(number)
         except KeyboardInterrupt:
+            send(number)
             send(signal.SIGTERM)
             cleaned = True
         assert cleaned
         clock.now += 1.01
         with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGTERM)
+            send(number)
+
+
+def test_what_ignores_ctrl_c_still_does():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with sigterm_like_ctrl_c():
+            send(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_echo_of_a_signal_that_stopped_a_training_does_not_stop_what_follows_it(clock):

@@ -41,13 +41,18 @@ def asked_to_stop(echo_seconds: float = ECHO_SECONDS) -> Iterator[Callable[[], b
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """Within the `with` block SIGTERM raises KeyboardInterrupt, so that files are closed and advice is given."""
+    """Within the `with` block SIGTERM raises KeyboardInterrupt, so that files are closed and advice is given.
+
+    Echoes of either signal raise nothing, since they would disturb that. SIGINT stays ignored if it was, as in a
+    shell's background job.
+    """
 
     def handle(_number: int, _frame: object) -> None:
         if not _is_echo(ECHO_SECONDS):
             raise KeyboardInterrupt
 
-    with _handling(handle, signal.SIGTERM):
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    with _handling(handle, signal.SIGTERM, *([] if ignored else [signal.SIGINT])):
         yield
 
 

@@ -1,4 +1,5 @@
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -294,10 +295,17 @@ def test_a_new_run_is_refused_where_any_file_of_a_run_is(whole_run, config, data
         train(config, whole_run, device="cpu", data_folder=data_folder)
 
 
-def test_an_interrupt_during_the_last_evaluation_is_heeded(tmp_path, config, data_folder):
+@pytest.mark.parametrize(("average", "at"), [(0.0, 1), (0.5, 1), (0.5, 2)])
+def test_an_interrupt_during_the_last_evaluation_is_heeded(tmp_path, config, data_folder, average, at):
+    """With train.average there are two: of the average and of the last weights."""
+    config = config.override({"train.average": average})
+    seen = [0]  # images evaluated, by call; they fall where another evaluation begins
+
     def interrupt(progress):
         if progress.evaluated:
-            os.kill(os.getpid(), signal.SIGTERM)
+            seen.append(progress.evaluated)
+            if sum(now <= last or not last for last, now in itertools.pairwise(seen)) == at:
+                os.kill(os.getpid(), signal.SIGTERM)
 
     stopped = train(config, tmp_path / "run", device="cpu", data_folder=data_folder, on_progress=interrupt)
     assert (stopped.complete, stopped.step) == (False, 12)

@@ -112,7 +112,7 @@ def gains_by_averaging(found: Mapping[str, Sequence[Record]], recipe: str, chang
 
 
 def candidate_table(found: Mapping[str, Sequence[Record]], recipe: str) -> Table:
-    table = plain_table(f"{recipe}: % right of the held-out instances, last step, and the gain of each change")
+    table = plain_table(f"{recipe}: % right of the held-out instances, averaged weights, and the gain of each change")
     for column in _columns():
         table.add_column(column, justify="left" if column == "change" else "right")
     for change, cells in _lines(found, recipe, None):

@@ -219,7 +219,9 @@ def train(
         try:
             with average.in_network():
                 evaluations = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
-            of_last_weights = evaluate_split(network, split.tested, config, place) if average.on else {}
+            of_last_weights = {}
+            if average.on:
+                of_last_weights = evaluate_split(network, split.tested, config, place, on_progress=evaluating)
         except _Interrupted:
             return TrainResult(folder, step, False, {}, trained_for)
         if main:

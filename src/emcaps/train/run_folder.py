@@ -4,7 +4,7 @@ config.json             the resolved settings
 environment.json        versions, commit, machine and time of start
 metrics.jsonl           one row per `log_every` steps, and one per evaluation
 checkpoint.safetensors  everything needed to resume; checkpoint-1.safetensors is the one before it, and so on
-weights.safetensors     the last step's network, when the run is complete
+weights.safetensors     the network when the run is complete: its last weights, or their average (train.average)
 evaluation.json         accuracy and confusion matrix of those weights, and errors by object where objects are known
 evaluation-13-crops.json, routing.json, viewpoints.json, moved.json and failure.json are written by experiments: the
                         accuracy with 13 crops an image; loss, gradients and sharpness of routing, by step; errors by
