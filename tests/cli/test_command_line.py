@@ -2,11 +2,13 @@
 
 import os
 import re
+import signal
 
 import pytest
 import typer
 from commands import in_a_process
 
+from emcaps import cli, interrupts
 from emcaps.cli import app
 
 
@@ -126,3 +128,14 @@ def test_a_narrow_or_plain_terminal_loses_no_column():
     done = in_a_process("-m", "emcaps", "describe", "small", env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(r"conv_caps1 .* 72\W+2.61\W+18,464", done.stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_command_is_at_work_ends_in_one_line(emcaps, monkeypatch, number):
+    def build(*_):
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal was not heard")
+
+    monkeypatch.setattr(interrupts, "_heard_at", -1.0)  # no echo of what a test before this one sent
+    monkeypatch.setattr(cli, "app", build)
+    assert emcaps("info") == (130, "", "emcaps: interrupted\n")

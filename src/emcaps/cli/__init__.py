@@ -139,7 +139,7 @@ def main() -> None:
     try:
         # Processes of torchrun wait for one another in libraries, where an exception would have to wait, too.
         with sigterm_like_ctrl_c() if process()[1] == 1 else nullcontext():
-            app()
+            _run()
     except (ValueError, OSError, RuntimeError) as error:
         if os.environ.get("EMCAPS_DEBUG"):
             raise
@@ -156,6 +156,14 @@ def main() -> None:
 
             end_at_once(1)
         raise SystemExit(1) from None
+
+
+def _run() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:  # where no command is at work yet, or any more, that knows what to say
+        print("emcaps: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _of_the_machine(error: RuntimeError) -> ValueError:
