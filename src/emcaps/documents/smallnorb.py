@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 
 from emcaps.bench.cases import FUSED_GRAPH, STEP, Case
 from emcaps.bench.rows import newest
@@ -108,7 +107,7 @@ def missed_toys(results: str) -> str:
     row, count = MISSED
     wrong: dict[str, list[float]] = {}
     shares: dict[str, list[float]] = {}
-    taken_for: dict[str, Counter[str]] = {}
+    taken_for: dict[str, set[str]] = {}
     for record in table2_records()[row]:
         toys = read_json(record.folder / EVALUATION)["test instances"]
         total = sum(toy["wrong"] for toy in toys)
@@ -116,7 +115,7 @@ def missed_toys(results: str) -> str:
             name = f"{toy['category']} {toy['instance']}"
             wrong.setdefault(name, []).append(100 * toy["wrong"] / toy["images"])
             shares.setdefault(name, []).append(100 * toy["wrong"] / total)
-            taken_for.setdefault(name, Counter())[toy["mostly"]] += 1
+            taken_for.setdefault(name, set()).add(toy["mostly"])
     worst = sorted(wrong, key=lambda name: -statistics.fmean(wrong[name]))[:count]
     lines = [
         (
