@@ -224,6 +224,10 @@ class DataConfig:
     """Training images are enlarged or reduced by up to this share: 0.1 gives factors between 1 / 1.1 and 1.1."""
     slant: float = 0.0
     """Training images are slanted: each row moves sideways by up to this share of its distance from the middle."""
+    stretch: float = 0.0
+    """Training images get wider or higher, by up to this share in the ratio of both, at the same area."""
+    bend: float = 0.0
+    """Training images are bent smoothly, so that no point moves much farther than this many pixels along an axis."""
     standardise: Standard = "image"
     """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself. With
     "background" the mean of the image's edge becomes 0 and 40 grey levels become 1."""
@@ -253,7 +257,7 @@ class DataConfig:
         _check_numbers(self, "data", "at least 8", "crop")
         _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
         _check_numbers(self, "data", "0 to 4", "channels")
-        _check_numbers(self, "data", "zero or more, and finite", "brightness", "zoom", "slant")
+        _check_numbers(self, "data", "zero or more, and finite", "brightness", "zoom", "slant", "stretch", "bend")
         _check_numbers(self, "data", "0 to 180", "turn")
         _check_numbers(self, "data", "a share, 0 to 1", "splice", "mirror")
         _require(

@@ -11,7 +11,7 @@ from data.images import generator, position_images, some_images
 from emcaps.config import DataConfig
 from emcaps.data import augment, crops  # not their names: pytest would take `evaluation_crops` for a test
 
-WARPED = DataConfig(crop=40, pad=3, mirror=0.5, turn=20.0, zoom=0.2, slant=0.3)
+WARPED = DataConfig(crop=40, pad=3, mirror=0.5, turn=20.0, zoom=0.2, slant=0.3, stretch=0.2, bend=1.0)
 
 
 @pytest.mark.parametrize(("height", "width", "crop"), [(48, 48, 32), (7, 11, 5), (6, 6, 6), (5, 5, 1)])
@@ -108,7 +108,7 @@ def test_augment_functions_refuse(call: Callable[[torch.Tensor], object], messag
     [
         lambda x, g: augment.random_crop(x, 8, g),
         lambda x, g: augment.random_mirror(x, 0.5, g),
-        lambda x, g: augment.random_affine(x, g, turn=10.0),
+        lambda x, g: augment.random_warp(x, g, turn=10.0),
         lambda x, g: augment.random_brightness(x, 1.0, g),
         lambda x, g: augment.random_contrast(x, 1.0, 1.0, g),
         lambda x, g: augment.augment(x, DataConfig(), g),
@@ -184,7 +184,8 @@ def test_augment_mirrors_then_warps_then_pads_then_crops() -> None:
     images = some_images(6)
     draws = generator(3)
     expected = augment.random_mirror(crops.standardise(images), WARPED.mirror, draws)
-    expected = augment.random_affine(expected, draws, turn=WARPED.turn, zoom=WARPED.zoom, slant=WARPED.slant)
+    amounts = {name: getattr(WARPED, name) for name in ("turn", "zoom", "slant", "stretch", "bend")}
+    expected = augment.random_warp(expected, draws, **amounts)
     expected = torch.nn.functional.pad(expected, (3, 3, 3, 3), mode="replicate")
     expected = augment.random_crop(expected, 40, draws, WARPED.max_shift)
     expected = augment.random_brightness(expected, WARPED.brightness, draws)
@@ -236,7 +237,7 @@ def _pinned(monkeypatch: pytest.MonkeyPatch, *drawn: float) -> None:
 def test_turning_by_a_right_angle_moves_pixels_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     images = some_images(2, side=7).float()
     _pinned(monkeypatch, 1.0, 0.5, 0.5)
-    turned = augment.random_affine(images, generator(), turn=90.0)
+    turned = augment.random_warp(images, generator(), turn=90.0)
     torch.testing.assert_close(turned, images.rot90(1, (2, 3)), rtol=0, atol=1e-2)
 
 
@@ -244,19 +245,47 @@ def test_zoom_by_two_shows_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a grey ramp, whose value is its place: the middle half of the places fills the whole image, or the reverse."""
     ramp = torch.arange(16.0).expand(1, 1, 16, 16)
     _pinned(monkeypatch, 0.5, 0.0, 0.5)
-    enlarged = augment.random_affine(ramp, generator(), zoom=1.0)
+    enlarged = augment.random_warp(ramp, generator(), zoom=1.0)
     torch.testing.assert_close(enlarged, 7.5 + (ramp - 7.5) / 2, rtol=0, atol=1e-4)
     _pinned(monkeypatch, 0.5, 1.0, 0.5)
-    reduced = augment.random_affine(ramp, generator(), zoom=1.0)
+    reduced = augment.random_warp(ramp, generator(), zoom=1.0)
     torch.testing.assert_close(reduced, (7.5 + (ramp - 7.5) * 2).clamp(0, 15), rtol=0, atol=1e-4)
 
 
 def test_slant_moves_rows_sideways_by_their_distance_from_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     ramp = torch.arange(17.0).expand(1, 1, 17, 17)
     _pinned(monkeypatch, 0.5, 0.5, 1.0)
-    slanted = augment.random_affine(ramp, generator(), slant=0.5)
+    slanted = augment.random_warp(ramp, generator(), slant=0.5)
     rows = torch.arange(17.0)[:, None] - 8
     torch.testing.assert_close(slanted, (ramp + 0.5 * rows).clamp(0, 16), rtol=0, atol=1e-4)
+
+
+def test_stretching_widens_what_it_flattens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a ratio of 4: twice as wide, half as high, read from a ramp along each axis."""
+    place = torch.arange(16.0)
+    ramps = torch.stack([place.expand(16, 16), place[:, None].expand(16, 16)])[None]
+    _pinned(monkeypatch, 0.5, 0.5, 0.5, 1.0)
+    across, down = augment.random_warp(ramps, generator(), stretch=3.0)[0]
+    torch.testing.assert_close(across, 7.5 + (ramps[0, 0] - 7.5) / 2, rtol=0, atol=1e-4)
+    torch.testing.assert_close(down, (7.5 + (ramps[0, 1] - 7.5) * 2).clamp(0, 15), rtol=0, atol=1e-4)
+
+
+def test_bending_moves_points_smoothly_and_by_so_many_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from a ramp along each axis, whose value is its place."""
+    side, bend = 24, 2.0
+    place = torch.arange(float(side))
+    ramps = torch.stack([place.expand(side, side), place[:, None].expand(side, side)]).expand(500, 2, side, side)
+    moved = (augment.random_warp(ramps, generator(), bend=bend) - ramps)[..., 4:-4, 4:-4]  # edges are cut off
+    assert 0.95 * bend < moved.abs().max() < 1.5 * bend  # between knots a smooth curve may overshoot
+    assert moved.mean().abs() < 0.05
+    assert moved.std(0).min() > 0.3  # every point moves, along both axes
+    assert moved.diff(dim=-1).abs().max() < bend / 2
+    assert moved.diff(dim=-2).abs().max() < bend / 2
+    knots = torch.full((1, 2, 4, 4), 1.0)
+    monkeypatch.setattr(augment.torch, "rand", lambda shape, **_: knots.expand(shape))
+    _pinned(monkeypatch, 0.5, 0.5, 0.5)
+    shifted = augment.random_warp(ramps[:1], generator(), bend=bend)
+    torch.testing.assert_close(shifted, (ramps[:1] + bend).clamp(0, side - 1), rtol=0, atol=1e-4)
 
 
 def test_turns_zooms_and_slants_are_drawn_evenly_for_each_image() -> None:
@@ -264,11 +293,11 @@ def test_turns_zooms_and_slants_are_drawn_evenly_for_each_image() -> None:
     count, side = 2000, 9
     place = torch.arange(float(side))
     ramps = torch.stack([place.expand(side, side), place[:, None].expand(side, side)]).expand(count, 2, side, side)
-    turned = augment.random_affine(ramps, generator(), turn=20.0)
+    turned = augment.random_warp(ramps, generator(), turn=20.0)
     angle = torch.atan2(turned[:, 1, 4, 5] - turned[:, 1, 4, 4], turned[:, 0, 4, 5] - turned[:, 0, 4, 4]).rad2deg()
     assert angle.abs().max() <= 20.01
     assert angle.std() == pytest.approx(20 / math.sqrt(3), rel=0.05)
-    zoomed = augment.random_affine(ramps, generator(), zoom=0.5)
+    zoomed = augment.random_warp(ramps, generator(), zoom=0.5)
     size = torch.log(zoomed[:, 0, 4, 5] - zoomed[:, 0, 4, 4])
     assert size.abs().max() <= math.log(1.5) + 1e-4
     assert size.std() == pytest.approx(math.log(1.5) / math.sqrt(3), rel=0.05)

@@ -512,6 +512,8 @@ RECIPE = {
     "data.turn": 10.0,
     "data.zoom": 0.1,
     "data.slant": 0.1,
+    "data.stretch": 0.1,
+    "data.bend": 1.0,
     "data.pad": 2,
     "network.pose_scale": 0.5,
     "network.variance_floor": 1.0,

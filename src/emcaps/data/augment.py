@@ -16,16 +16,18 @@ from emcaps.config import DataConfig
 from emcaps.data.combine import splice
 from emcaps.data.crops import after_cropping, before_cropping, check_crop, check_images
 
+KNOTS = 4
+"""Knots along each side of the net by which images are bent."""
+
 
 def augment(
     images: Tensor, config: DataConfig, generator: torch.Generator, counterparts: Tensor | None = None
 ) -> Tensor:
     """Training crops float32 (N, C, crop, crop) of uint8 images.
 
-    In this order, each if it is asked for: standardise, splice, mirror, turn with zoom and slant, pad, crop, change
-    brightness and contrast. With config.standardise "crop" standardising comes after cropping; with "background" grey
-    is measured from the background instead of standardised. Images are spliced with their `counterparts`, uint8 too,
-    if there are any.
+    In this order, each if it is asked for: standardise, splice, mirror, warp, pad, crop, change brightness and
+    contrast. With config.standardise "crop" standardising comes after cropping; with "background" grey is measured from
+    the background instead of standardised. Images are spliced with their `counterparts`, uint8 too, if there are any.
     """
     images = before_cropping(images, config.standardise)
     if counterparts is not None:
@@ -33,8 +35,9 @@ def augment(
     if config.mirror:
         pairs = config.view == "stereo" and not config.channels
         images = random_mirror(images, config.mirror, generator, pairs=pairs)
-    if config.turn or config.zoom or config.slant:
-        images = random_affine(images, generator, turn=config.turn, zoom=config.zoom, slant=config.slant)
+    if warps(config):
+        amounts = {"turn": config.turn, "zoom": config.zoom, "slant": config.slant}
+        images = random_warp(images, generator, **amounts, stretch=config.stretch, bend=config.bend)
     if config.pad:
         images = F.pad(images.to(torch.float32), (config.pad,) * 4, mode="replicate")
     crops = random_crop(images, config.crop, generator, config.max_shift)
@@ -54,21 +57,43 @@ def random_mirror(images: Tensor, share: float, generator: torch.Generator, *, p
     return torch.where(_uniform(images, generator) < share, mirrored, images)
 
 
-def random_affine(
-    images: Tensor, generator: torch.Generator, *, turn: float = 0.0, zoom: float = 0.0, slant: float = 0.0
+def warps(config: DataConfig) -> bool:
+    """Whether training images are warped at all."""
+    return any((config.turn, config.zoom, config.slant, config.stretch, config.bend))
+
+
+def random_warp(
+    images: Tensor,
+    generator: torch.Generator,
+    *,
+    turn: float = 0.0,
+    zoom: float = 0.0,
+    slant: float = 0.0,
+    stretch: float = 0.0,
+    bend: float = 0.0,
 ) -> Tensor:
-    """Each image slanted, turned and enlarged or reduced about its centre, by amounts of its own, as float32.
+    """Each image slanted, turned, stretched, bent and enlarged or reduced about its centre, by amounts of its own, as
+    float32.
 
     It is turned by up to `turn` degrees either way. The factor lies between 1 / (1 + zoom) and 1 + zoom, and enlarges
-    as often as it reduces. Each row moves sideways by up to `slant` times its distance from the middle row. Pixels are
-    interpolated; what comes in from beyond the edge continues the edge.
+    as often as it reduces. Each row moves sideways by up to `slant` times its distance from the middle row. Width over
+    height changes by a factor between 1 / (1 + stretch) and 1 + stretch, the area does not. A net of 4 x 4 knots is
+    laid over the image, the outer ones on its corners; each moves by up to `bend` pixels along both axes, and what
+    lies between them moves smoothly with them. Pixels are interpolated; what comes in from beyond the edge continues
+    the edge.
     """
     check_images(images)
 
     def drawn(largest: float) -> Tensor:
         return largest * (2 * _uniform(images, generator) - 1)
 
-    return warp(images, drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant))
+    places = sampled_places(images, drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant))
+    if stretch:  # what is not asked for draws nothing, so that runs of before get the numbers they got
+        half = drawn(math.log1p(stretch) / 2).exp()[:, 0]
+        places = places * torch.cat([1 / half, half], dim=-1)[..., None, :]
+    if bend:
+        places = places + _bent(images, bend, generator)
+    return _sampled(images, places)
 
 
 def warp(
@@ -85,12 +110,36 @@ def warp(
     interpolated; what comes in from beyond the edge continues the edge.
     """
     check_images(images)
+    return _sampled(images, sampled_places(images, angle, scale, sideways, down_by, across_by))
+
+
+def sampled_places(
+    images: Tensor,
+    angle: Tensor,
+    scale: Tensor,
+    sideways: Tensor,
+    down_by: Tensor | float = 0.0,
+    across_by: Tensor | float = 0.0,
+) -> Tensor:
+    """Where in the image each pixel of the warped one lies, (N, H, W, 2): across and down, from edge to edge -1 to 1."""
     height, width = images.shape[-2:]
     down = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2 - down_by
     across = torch.arange(width, device=images.device) - (width - 1) / 2 - across_by
-    down_there = scale * (angle.cos() * down + angle.sin() * across)  # where in the image a pixel of the result lies
+    down_there = scale * (angle.cos() * down + angle.sin() * across)
     across_there = scale * (angle.cos() * across - angle.sin() * down) + sideways * down_there
-    places = torch.stack([2 * across_there / width, 2 * down_there / height], dim=-1)[:, 0]  # -1 to 1: edge to edge
+    return torch.stack([2 * across_there / width, 2 * down_there / height], dim=-1)[:, 0]
+
+
+def _bent(images: Tensor, bend: float, generator: torch.Generator) -> Tensor:
+    """How far the places (N, H, W, 2) move when the knots of a net move by up to `bend` pixels."""
+    height, width = images.shape[-2:]
+    shape = len(images), 2, KNOTS, KNOTS
+    knots = bend * (2 * torch.rand(shape, generator=generator, device=images.device) - 1)
+    across, down = F.interpolate(knots, (height, width), mode="bicubic", align_corners=True).unbind(1)
+    return torch.stack([2 * across / width, 2 * down / height], dim=-1)
+
+
+def _sampled(images: Tensor, places: Tensor) -> Tensor:
     return F.grid_sample(images.to(torch.float32), places, padding_mode="border", align_corners=False)
 
 

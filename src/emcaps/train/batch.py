@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from emcaps.config import DataConfig
-from emcaps.data.augment import augment
+from emcaps.data.augment import augment, warps
 from emcaps.data.combine import Counterparts, mix
 from emcaps.routing.availability import unavailable
 
@@ -58,7 +58,7 @@ def fits_kernels(images: Tensor, config: DataConfig) -> bool:
     """Whether the kernels make the crops of these images. What is wrong with images or config, `augment` says."""
     if not _runs_kernels(images.device) or images.dim() != 4 or images.dtype != torch.uint8:
         return False
-    if config.mirror or config.turn or config.zoom or config.slant or config.pad:
+    if config.mirror or config.pad or warps(config):
         return False
     _, channels, height, width = images.shape
     return (
