@@ -121,7 +121,7 @@ def sampled_places(
     down_by: Tensor | float = 0.0,
     across_by: Tensor | float = 0.0,
 ) -> Tensor:
-    """Where in the image each pixel of the warped one lies, (N, H, W, 2): across and down, from edge to edge -1 to 1."""
+    """Where in the image each pixel of the warped one lies, (N, H, W, 2): across and down, -1 to 1 edge to edge."""
     height, width = images.shape[-2:]
     down = torch.arange(height, device=images.device)[:, None] - (height - 1) / 2 - down_by
     across = torch.arange(width, device=images.device) - (width - 1) / 2 - across_by

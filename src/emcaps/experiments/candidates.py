@@ -39,13 +39,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "slow-decay": table2.averaged(STEPS),
     "beta-a-50": {"train.beta_rate": 1.0, "train.beta_a_rate": 50.0},  # about as in the code of Hinton et al.
     "dropout": {"network.dropout": 0.5},
-    "near-coordinates": {"network.coordinate_scale": 0.1},
+    "near-coordinates": {"network.coordinate_scale": 0.1},  # about as in the code of Hinton et al.
+    "no-coordinates": {"network.coordinate_scale": 0.0},
     "warp": {"data.turn": 5.0, "data.zoom": 0.1, "data.slant": 0.1},
     "stretch": {"data.stretch": 0.3},
     "bend": {"data.bend": 2.0},
     "contrast": {"data.contrast_low": 0.5, "data.contrast_high": 1.5},
     "mirror": {"data.mirror": 0.5},
     "wide-shift": {"data.max_shift": 8},
+    "narrow-shift": {"data.max_shift": 2},
+    "little-mixing": {"train.mixup": 0.25},
+    "no-mixing": {"train.mixup": 0.0},
     "long": {"train.steps": 2 * STEPS, "train.margin_steps": STEPS},
 }
 
