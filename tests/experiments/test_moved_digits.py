@@ -12,6 +12,7 @@ from emcaps.experiments import moved_digits
 from emcaps.experiments.moved_digits import CHANGES, ROWS, cases, changed, read_moved
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
+from emcaps.nn.summary import parameters_of
 
 SIDE = 29
 
@@ -95,7 +96,7 @@ def test_every_amount_is_a_case_once():
 
 @pytest.mark.parametrize("cnn", ["small-cnn", "pooled-cnn"])
 def test_small_cnns_have_about_the_parameters_of_the_capsules(cnn):
-    capsules, small = (moved_digits._parameters(f"centred-{name}") for name in ("capsules", cnn))
+    capsules, small = (parameters_of(moved_digits.ROWS[f"centred-{name}"]) for name in ("capsules", cnn))
     assert small == pytest.approx(capsules, rel=0.01)
 
 

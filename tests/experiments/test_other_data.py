@@ -1,9 +1,11 @@
-"""MNIST and Fashion-MNIST by the small network: what the rows ask for, and the tables."""
+"""MNIST, Fashion-MNIST and CIFAR-10 by capsules and by a CNN: what the rows ask for, and the tables."""
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from emcaps.experiments import other_data
@@ -18,8 +20,22 @@ def test_a_row_is_trained_as_it_stands_and_found_again(digits, monkeypatch, caps
     console = Console(file=io.StringIO(), width=120)
     how = Training([0, 5], device="cpu", data_folder=digits)
     other_data.run_other_data(digits / "runs", console, ["mnist"], train=how)
-    assert re.search(r"mnist +2 +\d+\.\d\d ± \d+\.\d\d +\d+\.\d", console.file.getvalue())
-    assert "| mnist | 2 | [" in capsys.readouterr().out
+    assert re.search(r"mnist +[\d,]+ +2 +\d+\.\d\d ± \d+\.\d\d +\d+\.\d", console.file.getvalue())
+    assert re.search(r"\| mnist \| [\d,]+ \| 2 \| \[", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10"])
+def test_the_networks_of_a_set_have_the_same_images_and_steps(dataset):
+    rows = [config for config in other_data.ROWS.values() if config.data.dataset == dataset and config.train.eval_every]
+    assert {config.network.kind for config in rows} == {"capsules", "cnn"}
+    assert len({config.data for config in rows}) == 1
+    assert len({config.train.steps for config in rows}) == 1
+
+
+def test_hintons_network_for_cifar_is_the_full_one_with_more_channels():
+    full, wide = (other_data.ROWS[f"cifar10-{name}"] for name in ("full", "wide"))
+    assert wide.network.conv_channels == 256
+    assert replace(wide, network=replace(wide.network, conv_channels=full.network.conv_channels)) == full
 
 
 def test_the_table_has_every_seed_and_the_time_of_the_fastest_run():
@@ -27,8 +43,7 @@ def test_the_table_has_every_seed_and_the_time_of_the_fastest_run():
         return Record(Path(f"runs/mnist/seed{seed}"), seed, accuracy, seconds, ())
 
     found = {"mnist": [record(0, 99.0, 90.0), record(3, 98.0, 60.0)], "fashion-mnist": []}
-    line = (
-        "| mnist | 60,000 | [98.50 ± 0.71](runs/mnist) (n = 2) | [99.00](runs/mnist/seed0), [98.00](runs/mnist/seed3)"
-    )
+    each = "[99.00](runs/mnist/seed0), [98.00](runs/mnist/seed3)"
+    line = f"| mnist | 68,444 | 60,000 | [98.50 ± 0.71](runs/mnist) (n = 2) | {each}"
     assert f"{line} | 1.0 |" in other_data.markdown_rows(found, "runs/")
     assert "fashion" not in other_data.markdown_rows(found, "runs/")

@@ -11,6 +11,7 @@ from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
 from emcaps.experiments.table2 import PUBLISHED, ROWS, markdown_published, run_table2, task_of
+from emcaps.nn.summary import parameters_of
 from emcaps.train.schedules import learning_rate_of
 from experiments.short_rows import ROWS as SHORT_ROWS
 
@@ -26,7 +27,7 @@ def test_the_rows_are_what_their_names_say():
             recipe, *full, view, iterations = name.split("-")
             assert (config.data.view, f"it{config.network.iterations}") == (view, iterations)
             assert (config.network.primary_types, config.network.conv1_types) == ((32, 32) if full else (8, 16))
-            assert (config.data.splice > 0) == (recipe in ("best", "long", "averaged"))
+            assert (config.data.splice > 0) == (recipe in ("best", "long", "averaged", "longest"))
 
 
 def test_the_routing_of_the_faithful_rows_is_the_definition_as_published():
@@ -70,6 +71,13 @@ def test_a_paper_row_is_the_faithful_row_at_the_papers_own_speed():
             assert getattr(paper.train, setting) == table2.SPEED_UP * getattr(faithful.train, setting)
 
 
+@pytest.mark.parametrize("row", ["mono-it2", "mono-it3", "stereo-it3"])
+def test_a_longest_row_is_the_long_row_with_twice_the_steps_and_in_mono_narrower_shifts(row):
+    long, longest = ROWS[f"long-{row}"], ROWS[f"longest-{row}"]
+    twice = {f"train.{key}": 2 * getattr(long.train, key) for key in ("steps", "margin_steps", "eval_every")}
+    assert longest == long.override(twice | ({"data.max_shift": 2} if "mono" in row else {}))
+
+
 def test_a_code_row_is_the_paper_row_with_the_decay_of_the_code_for_longer():
     rows = [name for name in ROWS if name.startswith("code")]
     assert len(rows) == 4
@@ -79,11 +87,11 @@ def test_a_code_row_is_the_paper_row_with_the_decay_of_the_code_for_longer():
 
 
 def test_the_small_cnn_has_about_the_parameters_of_the_small_network():
-    assert table2.count_row_parameters("best-small-cnn-stereo") == pytest.approx(68_754, rel=0.01)
-    assert table2.count_row_parameters("best-small-cnn-mono") == pytest.approx(67_154, rel=0.02)
+    assert parameters_of(ROWS["best-small-cnn-stereo"]) == pytest.approx(68_754, rel=0.01)
+    assert parameters_of(ROWS["best-small-cnn-mono"]) == pytest.approx(67_154, rel=0.02)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("long")])
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("long-")])
 def test_a_long_row_is_the_best_row_in_more_steps(name):
     long, best = ROWS[name], ROWS[name.replace("long", "best")]
     length = {f"train.{key}": getattr(long.train, key) for key in ("steps", "margin_steps", "eval_every")}

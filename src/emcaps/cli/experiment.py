@@ -299,7 +299,7 @@ def other_data(
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """MNIST and Fashion-MNIST by the small network; `emcaps data get` fetches them."""
+    """MNIST, Fashion-MNIST and CIFAR-10 by capsules and by a CNN; `emcaps data get` fetches them."""
     from emcaps.experiments.other_data import ROWS, run_other_data
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)

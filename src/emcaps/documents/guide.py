@@ -7,7 +7,7 @@ from emcaps.documents.recorded import RESULTS
 from emcaps.experiments.demo import RUNS, demo_config
 from emcaps.experiments.records import spread
 from emcaps.nn import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.nn.summary import count_parameters, parameters_of
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.train.run_folder import EVALUATION, read_evaluation
 
@@ -32,13 +32,12 @@ def demo(results: str) -> str:
     rows = []
     for name, network in RUNS.items():
         config = demo_config(name)
-        parameters = count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
         accuracy, _ = read_evaluation(RESULTS / "demo" / name / EVALUATION)
         seeds = [100 * read_evaluation(RESULTS / f"demo-seeds/{name}-{seed}" / EVALUATION)[0] for seed in range(SEEDS)]
         rows.append(
             (
                 network,
-                f"{parameters:,}",
+                f"{parameters_of(config):,}",
                 markdown_link(f"{100 * accuracy:.1f}", f"{results}/demo/{name}"),
                 markdown_link(spread(seeds, 1), f"{results}/demo-seeds"),
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from emcaps.documents.recorded import table2_records
-from emcaps.experiments.table2 import ROWS, TRAINING_IMAGES, count_row_parameters
+from emcaps.experiments.table2 import ROWS, TRAINING_IMAGES
+from emcaps.nn.summary import parameters_of
 from emcaps.report.markdown import markdown_link, markdown_table
 
 NETWORKS = {"small-stereo": "long-stereo-it3", "small-mono": "long-mono-it2", "full-stereo": "long-full-stereo-it2"}
@@ -20,7 +21,7 @@ def networks(results: str) -> str:
         rows.append(
             (
                 name,
-                f"{count_row_parameters(row):,}",
+                f"{parameters_of(ROWS[row]):,}",
                 f"{passes:.1f}",
                 f"{record.accuracy:.2f} %",
                 "-" if record.many_crops is None else f"{record.many_crops:.2f} %",

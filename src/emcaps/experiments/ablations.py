@@ -23,7 +23,7 @@ from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_ITERATIONS, BEST_BY_VIEW, COMMON
 from emcaps.names import check_name
-from emcaps.nn.geometry import parameter_count
+from emcaps.nn.summary import parameters_of
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
@@ -99,7 +99,7 @@ def row_cells(config: RunConfig, records: Sequence[Record]) -> list[str]:
         "yes" if network.coordinate_scale else "no",
         spread([100 - record.accuracy for record in whole], 2) if whole else "-",
         f"{len(records)}{failed}",
-        f"{parameter_count(network, config.data.image_channels):,}",
+        f"{parameters_of(config):,}",
         minutes(whole) if whole else "-",
     ]
 

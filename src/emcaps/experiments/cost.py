@@ -19,8 +19,9 @@ from emcaps.bench.rows import Row, read_rows
 from emcaps.config import NetworkConfig, RunConfig
 from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import Record, finished, mean_and_spread, runs_link
-from emcaps.experiments.table2 import ROWS, count_row_parameters, is_full
+from emcaps.experiments.table2 import ROWS, is_full
 from emcaps.files import atomic_write
+from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import new_figure
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
@@ -66,7 +67,7 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000
             error = 100 - sum(record.accuracy for record in records) / len(records)
             how = f"{mean_and_spread(records)} % right, n = {len(records)}"
-            points[name] = Point(name, error, count_row_parameters(name), minutes, how)
+            points[name] = Point(name, error, parameters_of(ROWS[name]), minutes, how)
     return points
 
 

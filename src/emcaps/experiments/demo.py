@@ -18,8 +18,8 @@ from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, load_prepared, prepared_path
 from emcaps.data.tensors import to_tensors
 from emcaps.data.toy_set import Views, write_toys
-from emcaps.nn import MatrixCapsNet, build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.nn import MatrixCapsNet
+from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import check_matplotlib
 from emcaps.report.pictures import draw_contact_sheet, draw_routing
 from emcaps.report.progress import counting_bar, training_bar
@@ -112,10 +112,9 @@ def comparison_table(outcomes: Mapping[str, Outcome]) -> Table:
     for column in ("parameters", "steps", "seconds", "images/s", "test accuracy"):
         table.add_column(column, justify="right")
     for name, (config, seconds, accuracy) in outcomes.items():
-        network = build_network(config.network, config.data.image_channels, config.data.crop)
         table.add_row(
             RUNS[name],
-            f"{count_parameters(network):,}",
+            f"{parameters_of(config):,}",
             f"{config.train.steps:,}",
             f"{seconds:.0f}",
             f"{config.train.steps * config.train.batch_size / seconds:.0f}",

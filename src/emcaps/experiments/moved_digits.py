@@ -31,8 +31,7 @@ from emcaps.experiments.other_data import RECIPE
 from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.files import atomic_write, read_json, write_json
-from emcaps.nn import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import check_matplotlib, new_figure
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.progress import counting_bar
@@ -209,13 +208,8 @@ def markdown_moved(found: Mapping[str, Sequence[Record]], link: str) -> str:
     header = ("change", *(f"{markdown_link(row, link + row)}, %" for row in each))
     lines = [(case, *(spread([run[case] for run in runs], 1) for runs in each.values())) for case in cases()]
     counts = ("seeds", *(str(len(runs)) for runs in each.values()))
-    sizes = ("parameters", *(f"{_parameters(row):,}" for row in each))
+    sizes = ("parameters", *(f"{parameters_of(ROWS[row]):,}" for row in each))
     return markdown_table(header, [sizes, counts, *lines])
-
-
-def _parameters(row: str) -> int:
-    config = ROWS[row]
-    return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
 
 
 def draw_moved(found: Mapping[str, Sequence[Record]], path: Path) -> None:

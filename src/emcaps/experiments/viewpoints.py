@@ -21,6 +21,7 @@ is where a recipe for novel viewpoints may be chosen.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,8 +37,7 @@ from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_ITERATIONS, BEST_BY_VIEW, FAITHFUL, SMALL_CNN
 from emcaps.experiments.viewpoint_errors import draw_viewpoints, measure_viewpoints
 from emcaps.names import check_name
-from emcaps.nn import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import check_matplotlib
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
@@ -186,16 +186,13 @@ def last_step_rows(found: Mapping[str, Sequence[Record]], rows: Mapping[str, Run
         if records:
             last = [errors_of(record)[-1] for record in records]
             errors = (spread([one.familiar for one in last], 1), spread([one.novel for one in last], 1))
-            cells.append([row, f"{_parameters(rows[row]):,}", str(len(records)), *errors])
+            cells.append([row, f"{parameters_of(rows[row]):,}", str(len(records)), *errors])
     return cells
 
 
-def _parameters(config: RunConfig) -> int:
-    return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
-
-
 def matched_rows(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunConfig]) -> list[list[str]]:
-    """The capsules' row and the CNN, which of both was stopped, how many of its runs got there, and both's errors."""
+    """The capsules' row and the CNN, which of both was stopped, how many of its runs got there, both's errors, and the
+    difference on novel viewpoints with its standard error."""
     cells = []
     for row, capsules in found.items():
         for other, cnn in found.items():
@@ -206,14 +203,35 @@ def matched_rows(found: Mapping[str, Sequence[Record]], rows: Mapping[str, RunCo
                 sides = (both.capsules, both.cnn)
                 familiar = [f"{statistics.fmean(one.familiar for one in each):.1f}" if each else "-" for each in sides]
                 novel = [spread([one.novel for one in each], 1) if each else "-" for each in sides]
-                cells.append([row, network_of(other), both.stopped, f"{len(early)} of {len(runs)}", *familiar, *novel])
+                cells.append(
+                    [
+                        *(row, network_of(other), both.stopped, f"{len(early)} of {len(runs)}"),
+                        *familiar,
+                        *novel,
+                        _difference(*sides),
+                    ]
+                )
     return cells
+
+
+def _difference(capsules: Sequence[Errors], cnn: Sequence[Errors]) -> str:
+    """How much larger the capsules' mean error on novel viewpoints is, and the standard error of that, as "-1.3 ± 0.4";
+    a dash if a side has no run, and no standard error if one has a single run."""
+    novel = [[one.novel for one in each] for each in (capsules, cnn)]
+    if not all(novel):
+        return "-"
+    difference = statistics.fmean(novel[0]) - statistics.fmean(novel[1])
+    if min(map(len, novel)) < 2:
+        return f"{difference:+.1f}"
+    error = math.sqrt(sum(statistics.variance(each) / len(each) for each in novel))
+    return f"{difference:+.1f} ± {error:.1f}"
 
 
 LAST_STEP = ("row", "parameters", "runs", "familiar", "novel")
 MATCHED = (
     *("capsules", "CNN", "stopped early", "runs"),
     *("familiar, capsules", "familiar, CNN", "novel, capsules", "novel, CNN"),
+    "difference, novel",
 )
 
 
@@ -238,7 +256,7 @@ def _matched_tables(found: Mapping[str, Sequence[Record]], rows: Mapping[str, Ru
     groups: dict[tuple[str, str], list[list[str]]] = {}
     for row, *cells in matched_rows(found, rows):
         groups.setdefault(group_of(row), []).append([network_of(row), *cells])
-    header = ("capsules", "CNN", "stopped", "runs", "familiar", "CNN", "novel", "CNN")
+    header = ("capsules", "CNN", "stopped", "runs", "familiar", "CNN", "novel", "CNN", "difference")
     return [
         _table(f"{recipe}, {split}, where both are equally good on familiar viewpoints: error, %", header, each, 3)
         for (recipe, split), each in groups.items()

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from emcaps.config import NetworkConfig
-from emcaps.nn.geometry import RoutedLayer, routed_layers
+from emcaps.config import NetworkConfig, RunConfig
+from emcaps.nn.geometry import RoutedLayer, parameter_count, routed_layers
 from emcaps.nn.layers import ConvCaps, PrimaryCaps
 from emcaps.nn.network import build_network
 from emcaps.routing import RoutingOutput, max_data, mean_data
@@ -54,6 +54,13 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
 
 def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def parameters_of(config: RunConfig) -> int:
+    """How many numbers the network of a run learns; that of a capsule network is told before it takes any memory."""
+    if config.network.kind == "capsules":
+        return parameter_count(config.network, config.data.image_channels)
+    return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
 
 
 def _routed_details(layer: nn.Module, shape: RoutedLayer) -> LayerDetails:

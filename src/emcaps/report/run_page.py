@@ -11,9 +11,8 @@ from typing import Any
 
 from emcaps.config import PRESETS, RunConfig
 from emcaps.files import write_text
-from emcaps.nn.geometry import parameter_count, preset_name
-from emcaps.nn.network import build_network
-from emcaps.nn.summary import count_parameters
+from emcaps.nn.geometry import preset_name
+from emcaps.nn.summary import parameters_of
 from emcaps.report import run_sections, svg_charts
 from emcaps.report.html import Html, details, generator_mark, join, page, section, table, tag, tiles
 from emcaps.report.inspection import MISTAKES, PICTURED, Inspection
@@ -125,7 +124,7 @@ def _summary(record: RunRecord, found: Inspection | None) -> dict[str, object]:
     if record.many_crops is not None:
         values["with 13 crops"] = f"{100 * record.many_crops:.2f} %"
     done = record.step
-    values["parameters"] = f"{_parameters(config):,}"
+    values["parameters"] = f"{parameters_of(config):,}"
     values["steps"] = f"{done:,}" if done == config.train.steps else f"{done:,} of {config.train.steps:,}"
     values["training time"] = _duration(record.seconds)
     values["device"] = shown_value(record.environment.get("device", "not known"))
@@ -144,12 +143,6 @@ def _accuracy(record: RunRecord, found: Inspection | None) -> Html | str:
         return "none yet"
     percent = f"{100 * accuracy:.2f}\u00a0%"
     return percent if step == record.config.train.steps else join([percent, tag("small", f"at step {step:,}")], " ")
-
-
-def _parameters(config: RunConfig) -> int:
-    if config.network.kind == "capsules":
-        return parameter_count(config.network, config.data.image_channels)
-    return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
 
 
 def _duration(seconds: float) -> str:
