@@ -106,12 +106,22 @@ def test_the_table_says_how_many_runs_got_there():
         "quick-elevation-cnn": [record([1, 1], [2, 2])],
     }
     assert viewpoints.matched_rows(found, rows) == [
-        [CAPSULES, "tiny-cnn", "CNN", "1 of 2", "5.0", "4.0", "30.0", "40.0"],
+        [CAPSULES, "tiny-cnn", "CNN", "1 of 2", "5.0", "4.0", "30.0", "40.0", "-10.0"],
     ]
     assert [row[0] for row in viewpoints.last_step_rows(found, rows)] == list(found)
     assert f"[{CAPSULES}](runs/{CAPSULES}) | 18,382 | 1 | 5.0 | 30.0 |" in viewpoints.markdown_last_step(
         found, rows, "runs/"
     )
+
+
+def test_the_difference_has_the_standard_error_of_both_means():
+    found = {
+        CAPSULES: [record([9, 5], [40, novel]) for novel in (10, 12, 14)],
+        CNN: [record([8, 6], [50, novel]) for novel in (20, 24)],
+    }
+    (cells,) = viewpoints.matched_rows(found, viewpoints.rows_on("toys"))
+    assert cells[2:4] == ["capsules", "3 of 3"]
+    assert cells[-1] == "-10.0 ± 2.3"  # 12 - 22, and the root of 4 / 3 + 8 / 2
 
 
 @pytest.mark.parametrize(

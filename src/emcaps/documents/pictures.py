@@ -12,6 +12,7 @@ from emcaps.bench.plots import draw_rows
 from emcaps.documents import routing_tutorial, speed
 from emcaps.documents.recorded import (
     PITFALLS,
+    VIEWPOINTS,
     attack_record,
     bench_rows,
     cost_points,
@@ -43,7 +44,8 @@ def draw_all(folder: Path) -> list[Path]:
     for network in PITFALLS:
         pitfalls.draw_figures(pitfalls_runs(network), folder, network)
     iterations.draw_figures(iterations_runs(), folder)
-    viewpoints.draw_figures(viewpoints_runs(), folder)
+    for dataset in VIEWPOINTS:
+        viewpoints.draw_figures(viewpoints_runs(dataset), folder)
     moved_digits.draw_moved(moved_digits_runs(), folder / "moved-digits.png")
     poses.draw_figures([poses_of(dataset)[0] for dataset in ("smallnorb", "toys")], folder)
     draw_attack(attack_record(), folder / "attack.png")

@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
 PITFALLS = {"small": "pitfalls-small", "tiny": "pitfalls"}
 """Folders of results/, by network."""
+VIEWPOINTS = {"smallnorb": "viewpoints", "toys": "viewpoints-toys"}
+"""Folders of results/, by data set."""
 ABLATIONS = "ablations-small"
 """The folder of results/ with the ablations of the small network."""
 
@@ -75,10 +77,9 @@ def iterations_runs() -> dict[str, list[Record]]:
 
 
 @cache
-def viewpoints_runs() -> dict[str, list[Record]]:
-    """The short runs on toys."""
-    rows = viewpoints.rows_on("toys")
-    return finished(rows, list(rows), RESULTS / "viewpoints-toys")
+def viewpoints_runs(dataset: str) -> dict[str, list[Record]]:
+    rows = viewpoints.rows_on(dataset)
+    return finished(rows, list(rows), RESULTS / VIEWPOINTS[dataset])
 
 
 @cache

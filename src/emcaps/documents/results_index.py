@@ -55,6 +55,10 @@ FOLDERS = {
         "`emcaps experiment iterations`",
     ),
     "toys": ("the network of the explorer, trained on toys", "`emcaps train`"),
+    "viewpoints": (
+        "novel viewpoints of smallNORB ([page](../docs/viewpoints.md))",
+        "`emcaps experiment viewpoints`",
+    ),
     "viewpoints-toys": (
         "novel viewpoints, short runs on toys ([page](../docs/viewpoints.md))",
         "`emcaps experiment viewpoints`",

@@ -1,19 +1,21 @@
-"""The page on novel viewpoints: short runs on toys."""
+"""The page on novel viewpoints: smallNORB, and short runs on toys."""
 
 from __future__ import annotations
 
-from emcaps.documents.recorded import viewpoints_runs
+from functools import partial
+
+from emcaps.documents.recorded import VIEWPOINTS, viewpoints_runs
 from emcaps.experiments.viewpoints import markdown_last_step, markdown_matched, rows_on
 
-FOLDER = "viewpoints-toys"
+
+def last_step(dataset: str, results: str) -> str:
+    return markdown_last_step(viewpoints_runs(dataset), rows_on(dataset), f"{results}/{VIEWPOINTS[dataset]}/")
 
 
-def last_step(results: str) -> str:
-    return markdown_last_step(viewpoints_runs(), rows_on("toys"), f"{results}/{FOLDER}/")
+def matched(dataset: str, results: str) -> str:
+    return markdown_matched(viewpoints_runs(dataset), rows_on(dataset), f"{results}/{VIEWPOINTS[dataset]}/")
 
 
-def matched(results: str) -> str:
-    return markdown_matched(viewpoints_runs(), rows_on("toys"), f"{results}/{FOLDER}/")
-
-
-BLOCKS = {"toys-last-step": last_step, "toys-matched": matched}
+BLOCKS = {f"{dataset}-last-step": partial(last_step, dataset) for dataset in VIEWPOINTS} | {
+    f"{dataset}-matched": partial(matched, dataset) for dataset in VIEWPOINTS
+}

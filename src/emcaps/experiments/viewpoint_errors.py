@@ -25,6 +25,9 @@ from emcaps.train.device import start_work
 from emcaps.train.evaluate import answers, images_at_a_time
 from emcaps.train.run_folder import VIEWPOINTS, WEIGHTS, read_config
 
+SMALLEST = 0.1
+"""Errors below this, in percent, are drawn as this: the scale is logarithmic."""
+
 
 class ViewpointErrors(NamedTuple):
     """How often the test instances were not recognised from one viewpoint."""
@@ -143,8 +146,9 @@ def mean_of(each: Sequence[Mapping[int, float]]) -> dict[int, float]:
 
 
 def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
-    """Draw the error by viewpoint (azimuths as a polar plot, elevations as bars) and by the distance from the nearest
-    trained view, for rows of one split; False, and no picture, if no run has recorded its viewpoints."""
+    """Draw the error by viewpoint (azimuths as a polar plot, elevations as bars), by the distance from the nearest
+    trained view, and on novel against familiar viewpoints while training, for rows of one split; False, and no
+    picture, if no run has recorded its viewpoints."""
     measured = {
         row: [errors for record in records if (errors := read_viewpoints(record.folder))]
         for row, records in found.items()
@@ -157,9 +161,9 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
         raise ValueError(f"a picture shows one split, not {' and '.join(sorted(splits))}: draw one for each")
     (split,) = splits
     kind = turned(split)
-    figure = new_figure((11, 5))
-    left = figure.add_subplot(1, 2, 1, projection="polar" if kind == "azimuth" else None)
-    right = figure.add_subplot(1, 2, 2)
+    figure = new_figure((16, 5))
+    left = figure.add_subplot(1, 3, 1, projection="polar" if kind == "azimuth" else None)
+    middle, right = figure.add_subplot(1, 3, 2), figure.add_subplot(1, 3, 3)
     for number, (row, runs) in enumerate(measured.items()):
         by_angle = mean_of([error_by_angle(run, kind) for run in runs])
         look = {"color": f"C{number}", "label": f"{row} (n = {len(runs)})"}
@@ -171,14 +175,27 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
             places = [angle + (number - (len(measured) - 1) / 2) * width for angle in by_angle]
             left.bar(places, list(by_angle.values()), width, **look)
         by_distance = mean_of([error_by_distance(run, split) for run in runs])
-        right.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
-    _label(left, right, kind, trained_angles(next(iter(measured.values()))[0], split))
+        middle.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
+        familiar, novel = _errors_while_training(found[row])
+        right.plot(familiar, novel, linewidth=1, alpha=0.6, **look)
+        right.plot(familiar[-1:], novel[-1:], marker="o", color=look["color"])
+    _label(left, middle, right, kind, trained_angles(next(iter(measured.values()))[0], split))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
     return True
 
 
-def _label(left: Any, right: Any, kind: str, trained: Sequence[int]) -> None:
+def _errors_while_training(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """The errors in percent on familiar and on novel viewpoints at each evaluation, means over the runs."""
+    curves = [[accuracy for _, accuracy in record.familiar_curve] for record in records]
+    others = [[accuracy for _, accuracy, _ in record.curve] for record in records]
+    familiar, novel = (
+        [max(100 - statistics.fmean(each), SMALLEST) for each in zip(*those, strict=True)] for those in (curves, others)
+    )
+    return familiar, novel
+
+
+def _label(left: Any, middle: Any, right: Any, kind: str, trained: Sequence[int]) -> None:
     left.set_title(f"error by {kind}, %; trained views are grey")
     if kind == "azimuth":
         left.set_theta_zero_location("N")
@@ -189,8 +206,17 @@ def _label(left: Any, right: Any, kind: str, trained: Sequence[int]) -> None:
             left.axvspan(angle - 2.5, angle + 2.5, color="0.9", zorder=0)
         left.set_xlabel("elevation, degrees")
         left.set_ylabel("error, %")
-    right.set_title("error by distance from the nearest trained view, %")
-    right.set_xlabel("degrees")
-    right.set_ylim(bottom=0)
-    right.grid(alpha=0.3)
-    right.legend(fontsize="small")
+    middle.set_title("error by distance from the nearest trained view, %")
+    middle.set_xlabel("degrees")
+    middle.set_ylim(bottom=0)
+    middle.grid(alpha=0.3)
+    middle.legend(fontsize="small")
+    right.set_title("while training: errors on novel and familiar views, %")
+    right.set_xlabel("familiar, %; the dot is the last step")
+    right.set_ylabel("novel, %")
+    right.set_xscale("log")
+    right.set_yscale("log")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
+    right.grid(which="both", alpha=0.3)
