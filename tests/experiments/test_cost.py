@@ -64,6 +64,11 @@ def test_the_cnn_is_as_quick_as_the_quickest_stretch_that_was_logged(tmp_path):
     assert ours["cnn-stereo"].minutes == pytest.approx(9000 * 64 / 6400 / 60)
     assert ours["best-cnn-stereo"].minutes == pytest.approx(36_000 * 64 / 6400 / 60)
 
+    # What a CPU took says nothing about minutes on a GPU.
+    for name in speeds:
+        (tmp_path / name / "environment.json").write_text('{"device": "cpu, 2 cores"}')
+    assert cost.our_points(rows, SPEEDS)["cnn-stereo"].minutes is None
+
 
 def test_a_step_that_was_not_timed_and_a_row_without_runs_are_left_open():
     ours = cost.our_points({"best-stereo-it2": records(94.0, 95.0), "best-mono-it2": []}, [])

@@ -25,7 +25,7 @@ from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import new_figure
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
-from emcaps.train.run_folder import read_metrics
+from emcaps.train.run_folder import read_environment, read_metrics
 
 
 class Point(NamedTuple):
@@ -56,12 +56,13 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
     for name, records in found.items():
         if ROWS[name].network.kind == "cnn":
             network = ROWS[name].network
-            cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, records)])
+            cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, filter(_ran_on_a_gpu, records))])
     for name, records in found.items():
         if records:
             config = ROWS[name]
             if config.network.kind == "cnn":
-                milliseconds: float | None = 1000 * config.train.batch_size / cnn_speeds[config.network]
+                speed = cnn_speeds[config.network]
+                milliseconds = 1000 * config.train.batch_size / speed if speed else None
             else:
                 milliseconds = _timed(config, speeds)
             minutes = None if milliseconds is None else config.train.steps * milliseconds / 60_000
@@ -69,6 +70,10 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
             how = f"{mean_and_spread(records)} % right, n = {len(records)}"
             points[name] = Point(name, error, parameters_of(ROWS[name]), minutes, how)
     return points
+
+
+def _ran_on_a_gpu(record: Record) -> bool:
+    return not str(read_environment(record.folder).get("device")).startswith("cpu")
 
 
 def _best_speed(record: Record) -> float:
