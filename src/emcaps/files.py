@@ -183,6 +183,16 @@ def half_of_memory() -> int:
         return 1 << 33
 
 
+def check_replaces(path: Path, start: bytes, what: str) -> None:
+    """Raise ValueError if a file would take the place of a folder, or of one that does not start as `what` does."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    if path.is_file():
+        with path.open("rb") as file:
+            if not file.read(len(start)).startswith(start):
+                raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
+
+
 def check_writable(folder: Path) -> None:
     """Make the folder if need be, and raise OSError now rather than after long work if no file can be written there."""
     with explain_disk_errors(folder):

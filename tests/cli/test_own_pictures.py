@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -180,3 +181,39 @@ def test_a_built_in_set_without_a_network_names_the_way_out(emcaps, monkeypatch)
     assert status == 1
     assert "cannot fetch https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz: Name or service not known" in err
     assert "`emcaps data get cifar10 --from FOLDER`" in err
+
+
+def test_a_folder_is_evaluated_at_the_size_that_the_network_was_trained_with(emcaps, tmp_path, pictures):
+    """The same pictures, as the prepared set and as the folder that it came from, get the same answers."""
+    halves = tmp_path / "halves"
+    for part in ("train", "test"):
+        shutil.copytree(pictures, halves / part)
+    assert emcaps("data", "import", halves, "--name", "insects", "--size", 20, "--fit", "pad")[0] == 0
+    assert emcaps("train", "tiny", "--data", "insects", "--steps", 2, *TINY, "--run", "run")[0] == 0
+    found = {}
+    for data in ("insects", "halves"):
+        status, _, err = emcaps("eval", "run", "--data", data, "--json", f"{data}.json")
+        assert status == 0, err
+        found[data] = json.loads((tmp_path / f"{data}.json").read_text())["test"]
+    assert found["insects"] == found["halves"]
+
+    assert emcaps("data", "import", halves, "--name", "larger", "--size", 24)[0] == 0
+    status, _, err = emcaps("eval", "run", "--data", "larger")
+    assert (status, "reads images of 20 pixels, and these have 24: import them with --size 20" in err) == (1, True)
+
+
+def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):
+    assert emcaps("data", "import", pictures, "--name", "insects", "--size", 20)[0] == 0
+    assert emcaps("train", "tiny", "--data", "insects", "--steps", 1, *TINY, "--run", "run")[0] == 0
+    before = {path: path.read_bytes() for path in [*(tmp_path / "run").iterdir(), pictures / "ant" / "000.png"]}
+    for command in (
+        ("eval", "run", "--json", "run/config.json"),
+        ("eval", "run", "--json", "run/metrics.jsonl"),
+        ("data", "show", "insects", "--png", "run/weights.safetensors"),
+        ("data", "import", pictures, "--name", "again", "--png", pictures / "ant" / "000.png"),
+    ):
+        status, _, err = emcaps(*command)
+        assert (status, "so it is not replaced" in err, err.count("\n")) == (1, True, 1), err
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert emcaps("eval", "run", "--json", "found.json")[0] == 0
+    assert emcaps("eval", "run", "--json", "found.json")[0] == 0, "an evaluation replaces an older one"

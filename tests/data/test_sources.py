@@ -82,6 +82,10 @@ def test_groups_that_are_wrong(folder, tmp_path):
     (tmp_path / "groups.csv").write_text("ant/000.png\n")
     with pytest.raises(ValueError, match=r"groups\.csv, line 1: a line must be PICTURE,GROUP, not 'ant/000.png'"):
         read_source(folder, Options(groups=tmp_path / "groups.csv"))
+    with pytest.raises(ValueError, match=r"groups\.csv, line 31: ant/000\.png is in two groups: leave it in one"):
+        read_source(folder, Options(groups=write_groups(folder, [*lines, ("ant/000.png", "two")])))
+    with pytest.raises(ValueError, match="the seed must be zero or more, not -1"):
+        read_source(folder, Options(seed=-1))
     split = tmp_path / "split"
     shutil.copytree(folder, split / "train")
     shutil.copytree(folder, split / "test")
@@ -239,3 +243,11 @@ def test_names_come_before_files(folder, tmp_path, monkeypatch):
     found = load_prepared(imported_path("pictures", "test", data))
     np.testing.assert_array_equal(found.images, parts["test"].images)
     assert (found.names, found.fit, found.instance) == (("ant", "bee", "cat"), "crop", None)
+
+
+def test_groups_from_a_spreadsheet_begin_with_a_byte_order_mark(folder):
+    path = write_groups(folder, [(picture, number // 3) for number, picture in enumerate(pictures_of(folder))])
+    without = read_source(folder, Options(groups=path)).parts
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    parts = read_source(folder, Options(groups=path)).parts
+    assert np.array_equal(parts["test"].instance, without["test"].instance)

@@ -4,6 +4,7 @@ import io
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -76,3 +77,11 @@ def test_the_table_is_sorted_and_counts_what_diverged():
         ["a", "51.00", "±", "1.41", "2", "1.0"],
         ["b", "-", "0", "1", "1.0"],
     ]
+
+
+def test_a_combination_that_does_not_fit_its_images_is_told_before_anything_is_trained(tmp_path):
+    images = np.zeros((8, 20, 20), np.uint8)
+    np.savez(tmp_path / "own.npz", images=images, labels=[0, 1] * 4, test_images=images, test_labels=[0, 1] * 4)
+    base = preset("tiny").override({"data.dataset": str(tmp_path / "own.npz")})
+    with pytest.raises(ValueError, match=r"data\.crop must be at most 20, the side of the images, not 24"):
+        sweep_rows(base, {"data.crop": ["16", "24"]}, "own")

@@ -115,3 +115,13 @@ def test_matrices_start_as_told():
 def test_conv_caps_rejects_a_kernel_that_makes_no_sense():
     with pytest.raises(ValueError, match="kernel must be a whole number of at least 1"):
         ConvCaps(3, 4, kernel=0)
+
+
+def test_layers_say_what_they_read():
+    with pytest.raises(ValueError, match=r"features must be \(batch, 7, height, width\), not \(7, 5, 3\)"):
+        PrimaryCaps(7, types=2)(torch.zeros(7, 5, 3))
+    with pytest.raises(ValueError, match=r"give a feature map of 7 channels .*, or build the layer for other channels"):
+        PrimaryCaps(7, types=2)(torch.zeros(1, 8, 5, 3))
+    for layer in (ConvCaps(8, 16, kernel=3, stride=2, iterations=2), ClassCaps(8, classes=4, iterations=2)):
+        with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
+            layer(torch.zeros(2, 8, 5, 5))

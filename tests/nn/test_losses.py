@@ -47,3 +47,20 @@ def test_cross_entropy_loss_of_dead_capsules_is_finite():
 def test_gradients(loss):
     activation = ACTIVATION.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda a: loss(a, TARGET), (activation,))
+
+
+@pytest.mark.parametrize(
+    "loss", [margin_loss, cross_entropy_loss, lambda *given: spread_loss(*given[:2], 0.2, *given[2:])]
+)
+@pytest.mark.parametrize(
+    ("target", "weight", "message"),
+    [
+        (torch.tensor([0]), None, r"target must be the number of a class for each of the 2 examples, not .*\(1,\)"),
+        (torch.tensor([[1, 0, 0], [0, 1, 0]]), None, r"one-hot targets become numbers by argmax\(-1\)"),
+        (torch.tensor([0.0, 1.0]), None, "target must be the number of a class .* not torch.float32"),
+        (TARGET, torch.ones(2, 1), r"weight must be \(2,\), one for each example, not \(2, 1\)"),
+    ],
+)
+def test_what_would_be_broadcast_to_a_wrong_number_is_refused(loss, target, weight, message):
+    with pytest.raises(ValueError, match=message):
+        loss(ACTIVATION, target, weight)

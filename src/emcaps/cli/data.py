@@ -10,7 +10,11 @@ import typer
 
 from emcaps.cli.shared import FolderOption, examples, interruption, wide_console
 from emcaps.config import DATASETS, FITS, PLAIN_DATASETS
+from emcaps.files import check_replaces
 from emcaps.names import check_name
+
+PNG_START = b"\x89PNG"
+"""The first bytes of a PNG picture."""
 
 FETCHED = ("smallnorb", *PLAIN_DATASETS)
 
@@ -113,6 +117,9 @@ def data_import(
 
     if png is not None:
         check_matplotlib()
+        check_replaces(png, PNG_START, "PNG picture")
+        if png.exists() and png.resolve().is_relative_to(Path(source).expanduser().resolve()):
+            raise ValueError(f"{png} is one of the pictures of {source}, so it is not replaced: name another --png")
     paths = {part: imported_path(name, part, folder) for part in PARTS}
     before = file_fingerprint(paths["train"])
     with interruption("nothing was written"), counting_bar("reading", "pictures") as on_progress:
@@ -175,6 +182,7 @@ def data_show(
     paths = {part: prepared_path(name, part, folder) for part in ("train", "test")}
     if png is not None:
         check_matplotlib()
+        check_replaces(png, PNG_START, "PNG picture")
     parts = {part: load_prepared(path) for part, path in paths.items()}
     wide_console().print(holdings_table(parts, name))
     if png is not None:

@@ -37,7 +37,7 @@ def evaluate(
     from emcaps.report.tables import instance_table
     from emcaps.train import distributed, load_network
     from emcaps.train.device import start_work
-    from emcaps.train.evaluate import evaluate_split, write_evaluations
+    from emcaps.train.evaluate import check_is_evaluation, evaluate_split, write_evaluations
     from emcaps.train.run_folder import is_data_of
     from emcaps.weights import find_weights
 
@@ -52,6 +52,7 @@ def evaluate(
         evaluate_split(network, tested, config, place, crops)
         return
     if json is not None:
+        check_is_evaluation(json)
         check_writable(json.parent)
     if config.data.dataset == own.dataset and config.data.split != own.split:
         print(

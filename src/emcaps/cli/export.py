@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from emcaps.cli.shared import wide_console
-from emcaps.files import check_writable
+from emcaps.files import check_replaces, check_writable
+
+STARTS = {"ONNX file": b"\x08", "file of torch.export": b"PK"}
+"""The first bytes of what is written: the field of a version, and those of a zip."""
 
 
 def export_network(
@@ -27,8 +30,12 @@ def export_network(
     paths = [path for path in (onnx, pt2) if path is not None]
     if not paths:
         raise ValueError("there is no file to write: name one by --onnx FILE, --pt2 FILE or both")
-    for path in paths:
-        check_writable(path.parent)
+    if onnx is not None and pt2 is not None and onnx.resolve() == pt2.resolve():
+        raise ValueError(f"--onnx and --pt2 name the same file, {onnx}: name two files")
+    for path, (what, start) in zip((onnx, pt2), STARTS.items(), strict=True):
+        if path is not None:
+            check_replaces(path, start, what)
+            check_writable(path.parent)
     from emcaps.export import export
     from emcaps.report.tables import export_table
 

@@ -80,6 +80,8 @@ def read_source(path: str | Path, options: Options | None = None, on_progress: P
     if options.size is not None and not SMALLEST <= options.size <= LARGEST:
         raise ValueError(f"the size of the images must be {SMALLEST} to {LARGEST} pixels, not {options.size}")
     check_share(options.test_share)
+    if options.seed < 0:
+        raise ValueError(f"the seed must be zero or more, not {options.seed}")
     if path.is_dir():
         return _read_folder(path, options, on_progress)
     if not path.exists():
@@ -238,14 +240,17 @@ def _read_groups(path: Path, root: Path, files: list[tuple[Path, str, str]]) -> 
     """The number of each picture's group and the groups' names, from a CSV file with the lines "picture,group"."""
     check_regular(path)
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin it with a byte-order mark
             rows = [row for row in csv.reader(file) if row]
     except (ValueError, csv.Error) as error:  # not UTF-8, or no table
         raise ValueError(f"{path} cannot be read ({error}): write lines PICTURE,GROUP in UTF-8") from error
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
         raise ValueError(f"{path}, line {wrong}: a line must be PICTURE,GROUP, not {','.join(rows[wrong - 1])!r}")
-    named = {root / picture.strip(): group.strip() for picture, group in rows}
+    named: dict[Path, str] = {}
+    for number, (picture, group) in enumerate(rows, 1):
+        if named.setdefault(root / picture.strip(), group.strip()) != group.strip():
+            raise ValueError(f"{path}, line {number}: {picture.strip()} is in two groups: leave it in one of them")
     missing = next((picture for picture, _, _ in files if picture not in named), None)
     if missing is not None:
         raise ValueError(f"{path} has no line for {missing.relative_to(root)}: every picture needs a group")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from emcaps.config import ARRAYS, DataConfig
 from emcaps.data.hold_out import fold_of
 from emcaps.data.prepared import CATEGORIES, Examples, load_prepared, prepared_path
-from emcaps.data.sources import read_source, source_path
+from emcaps.data.sources import Options, read_source, source_path
 
 TRAINED_VIEWPOINTS = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
 """The codes of the viewpoints that training sees: azimuths 300 to 40 degrees, or the three lowest elevations."""
@@ -48,7 +48,9 @@ def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
     """
     source = find_source(config, folder)
     if source is not None:
-        parts = read_source(source).parts
+        # A folder is read as the images of the network were; an .npz file holds images as they are to be.
+        as_trained = Options(config.size or None, config.fit, {1: False, 3: True}.get(config.channels))
+        parts = read_source(source, as_trained if source.is_dir() else None).parts
         return make_split(parts["train"], parts["test"], config)
     train = load_prepared(prepared_path(config.dataset, "train", folder))
     if config.split in VALIDATIONS:

@@ -109,7 +109,7 @@ def ablation_records() -> dict[str, list[Record]]:
 
 @cache
 def attack_record() -> dict[str, Any]:
-    """What `emcaps experiment attack` recorded, as one record: each network was attacked by itself, all alike."""
+    """What `emcaps experiment attack` recorded, as one record: all networks were attacked alike."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "attack").glob("*.json"))]
     if any(record["settings"] != records[0]["settings"] for record in records):
         raise ValueError("the records of results/attack differ in their settings: attack all networks alike")

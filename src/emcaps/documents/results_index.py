@@ -10,7 +10,7 @@ from emcaps.train.run_folder import CONFIG
 
 FOLDERS = {
     "attack": (
-        "attacks on the networks in the package ([page](../docs/attacks.md))",
+        "attacks on trained networks ([page](../docs/attacks.md))",
         "`emcaps experiment attack`",
     ),
     "bench": ("speed and memory by case and implementation", "`emcaps bench`"),
@@ -28,7 +28,7 @@ FOLDERS = {
         "`emcaps experiment moved-digits`",
     ),
     "other-data": (
-        "MNIST and Fashion-MNIST by the small network ([page](../docs/other-data.md))",
+        "MNIST, Fashion-MNIST and CIFAR-10 by the small network ([page](../docs/other-data.md))",
         "`emcaps experiment other-data`",
     ),
     "pitfalls": ("mistakes of the tiny network, toys ([page](../docs/pitfalls.md))", "`emcaps experiment pitfalls`"),

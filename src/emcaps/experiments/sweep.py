@@ -20,7 +20,7 @@ from emcaps.data.splits import load_split
 from emcaps.experiments.records import Record, Rows, mean_and_spread, read_records
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.report.tables import plain_table
-from emcaps.train.checks import fill_in
+from emcaps.train.checks import check_fits, fill_in
 
 Grid = Mapping[str, Sequence[str]]
 """The values of each setting, as the command line has them: {"network.iterations": ["2", "3"]}."""
@@ -63,7 +63,10 @@ def _filled_in(config: RunConfig, data_folder: Path | None) -> RunConfig:
     """The config as the run will write it down, with what it learns from its data."""
     if config.data.dataset in DATASETS:
         return config
-    return fill_in(config, load_split(config.data, data_folder).train, data_folder)
+    examples = load_split(config.data, data_folder).train
+    filled = fill_in(config, examples, data_folder)
+    check_fits(filled, examples)  # now, and not when the runs before it are trained
+    return filled
 
 
 def _row_name(grid: Grid, values: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -80,4 +81,4 @@ class Classifier(nn.Module):
                 f"the network reads images of {data.image_channels} channels, not {found.shape[1]}: give grey images "
                 "one channel, colour images three and stereo pairs two"
             )
-        return torch.from_numpy(resized(found, data.size or SIDE, data.fit))
+        return torch.from_numpy(np.ascontiguousarray(resized(found, data.size or SIDE, data.fit)))

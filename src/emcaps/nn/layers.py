@@ -27,6 +27,15 @@ from emcaps.routing.operators import apply
 from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
 
+def check_capsules(children: RoutingOutput) -> None:
+    """A tensor could be taken apart like a pair, and fail far from here."""
+    if isinstance(children, Tensor) or len(children) != 2:
+        raise ValueError(
+            f"a capsule layer reads poses and activations, not a {type(children).__name__}: give it the result of "
+            "PrimaryCaps, of another capsule layer, or RoutingOutput(pose, activation)"
+        )
+
+
 def starting_matrices(shape: tuple[int, ...], identity: float, noise: float, vector_pose: bool = False) -> Tensor:
     """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
 
@@ -56,6 +65,12 @@ class PrimaryCaps(nn.Module):
 
     def forward(self, features: Tensor) -> RoutingOutput:
         """features (B, channels, H, W)."""
+        channels = self.pose.in_channels
+        if features.dim() != 4 or features.shape[1] != channels:
+            raise ValueError(
+                f"features must be (batch, {channels}, height, width), not {tuple(features.shape)}: give a feature map "
+                f"of {channels} channels with a batch dimension, or build the layer for other channels"
+            )
         # On a GPU the gradient of one matrix product is far quicker. Hooks on the two convolutions do not run then.
         parameters = self.pose.weight, self.activation.weight, self.pose.bias, self.activation.bias
         if has_own_gradients(features, *parameters):
@@ -132,6 +147,7 @@ class ConvCaps(nn.Module):
         self.beta_a = nn.Parameter(torch.zeros(out_types))
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
+        check_capsules(children)
         return conv_routing(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
@@ -167,6 +183,7 @@ class ClassCaps(nn.Module):
         self.beta_a = nn.Parameter(torch.zeros(classes))
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
+        check_capsules(children)
         scale = self.coordinate_scale
         return class_routing(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **self.routing)
 

@@ -58,11 +58,25 @@ def _loss(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, 
 
 
 def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> Tensor:
+    _check_shapes(activation, target, weight)
     if kind == "spread":
         losses = _spread_losses(activation, target, margin)
     else:
         losses = (_margin_losses if kind == "margin" else _cross_entropy_losses)(activation, target)
     return losses.mean() if weight is None else (losses * weight).mean()
+
+
+def _check_shapes(activation: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    """Broadcasting would give a number, and a wrong one."""
+    if activation.dim() != 2:
+        raise ValueError(f"activation must be (batch, classes), not {tuple(activation.shape)}")
+    if target.shape != activation.shape[:1] or target.is_floating_point():
+        raise ValueError(
+            f"target must be the number of a class for each of the {len(activation)} examples, not {target.dtype} "
+            f"{tuple(target.shape)}: one-hot targets become numbers by argmax(-1)"
+        )
+    if weight is not None and weight.shape not in (target.shape, (1,), ()):
+        raise ValueError(f"weight must be {tuple(target.shape)}, one for each example, not {tuple(weight.shape)}")
 
 
 def _spread_losses(activation: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:

@@ -41,18 +41,23 @@ def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = N
 def check_fits(config: RunConfig, examples: Examples) -> None:
     """Raise ValueError unless the config's crop, channels and classes fit these examples and its network."""
     side, crop, classes = min(examples.images.shape[2:]), config.data.crop, config.network.classes
+    if config.data.size and examples.images.shape[2] != config.data.size:
+        raise ValueError(
+            f"the network reads images of {config.data.size} pixels, and these have {examples.images.shape[2]}: import "
+            f"them with --size {config.data.size}"
+        )
     if crop > side:
         raise ValueError(f"data.crop must be at most {side}, the side of the images, not {crop}: choose a smaller crop")
-    if classes != len(examples.names):
-        raise ValueError(
-            f"network.classes must be {len(examples.names)}, the categories of the labels, not {classes}: leave it "
-            f"out, or set network.classes={len(examples.names)}"
-        )
     names = class_names(config.data)
     if names != examples.names:
         raise ValueError(
             f"the network tells {first_of(names)} apart, and the images show {first_of(examples.names)}: use images of "
             "the network's classes, named alike"
+        )
+    if classes != len(examples.names):
+        raise ValueError(
+            f"network.classes must be {len(examples.names)}, the categories of the labels, not {classes}: leave it "
+            f"out, or set network.classes={len(examples.names)}"
         )
     channels = examples.images.shape[1]
     if examples.has_viewpoints:

@@ -15,7 +15,7 @@ from emcaps.config import RunConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.tensors import to_tensors
-from emcaps.files import write_json
+from emcaps.files import check_replaces, read_json, write_json
 from emcaps.nn.classifier import class_scores
 from emcaps.nn.geometry import routed_layers
 from emcaps.routing.availability import choose_implementation
@@ -218,6 +218,18 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
     bytes_each = 12 * 16 * 4  # the reference holds about 12 tensors of float32 votes, of 16 numbers each
     memory = min(REFERENCE_MEMORY, torch.cuda.mem_get_info(device)[0])
     return max(1, min(2048, memory // (votes * bytes_each)))
+
+
+def check_is_evaluation(path: Path) -> None:
+    """Raise ValueError if an evaluation would take the place of a folder, or of a file of another kind."""
+    check_replaces(path, b"{", "evaluation")
+    if path.is_file():
+        try:
+            known = "crops" in read_json(path)
+        except ValueError:
+            known = False
+        if not known:
+            raise ValueError(f"{path} is there and is no evaluation, so it is not replaced: name another file")
 
 
 def write_evaluations(
