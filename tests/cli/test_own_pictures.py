@@ -70,6 +70,10 @@ def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
     rows = json.loads(out)
     assert len(rows) == 30
     assert rows[7]["file"] == "mine.npz[7]"
+    np.savez(tmp_path / "colour.npz", images=np.repeat(images, 3, axis=1))
+    status, _, err = emcaps("predict", "runs/tiny-mine-seed0", "colour.npz")
+    assert status == 1
+    assert err.startswith("emcaps: colour.npz: the network reads images of 1 channels, not 3")
     assert rows[7]["answer"] == max(rows[7]["scores"], key=rows[7]["scores"].get)
     assert list(rows[7]["scores"]) == ["0", "1", "2"]
 

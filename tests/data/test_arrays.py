@@ -19,8 +19,8 @@ def test_images_in_any_order_of_axes(kind):
     [
         (np.zeros((5, 20, 20)), r"images must be uint8 .*, not float64: give grey levels from 0 to 255"),
         (np.zeros((5, 20), np.uint8), r"not \(5, 20\): reshape"),
-        (np.zeros((0, 1, 20, 20), np.uint8), r"not \(0, 1, 20, 20\)"),
-        (np.zeros((5, 7, 20, 20), np.uint8), r"not \(5, 7, 20, 20\): it cannot be told which axis"),
+        (np.zeros((0, 1, 20, 20), np.uint8), r"there are no images: their shape is \(0, 1, 20, 20\)"),
+        (np.zeros((5, 7, 20, 20), np.uint8), r"not \(5, 7, 20, 20\): leave out the other channels"),
         (np.zeros((5, 3, 20, 3), np.uint8), r"it cannot be told which axis"),
         (np.zeros((5, 20, 24), np.uint8), r"images must be square, not 20 x 24: crop, pad or stretch"),
     ],

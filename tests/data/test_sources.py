@@ -79,6 +79,8 @@ def test_groups_that_are_wrong(folder, tmp_path):
     lines = [(path, "one") for path in pictures_of(folder)]
     with pytest.raises(ValueError, match=r"groups\.csv has no line for cat.*: every picture needs a group"):
         read_source(folder, Options(groups=write_groups(folder, lines[:-1])))
+    with pytest.raises(FileNotFoundError, match=r"there is no groups file .*none\.csv: name a CSV file"):
+        read_source(folder, Options(groups=tmp_path / "none.csv"))
     (tmp_path / "groups.csv").write_text("ant/000.png\n")
     with pytest.raises(ValueError, match=r"groups\.csv, line 1: a line must be PICTURE,GROUP, not 'ant/000.png'"):
         read_source(folder, Options(groups=tmp_path / "groups.csv"))

@@ -72,6 +72,8 @@ def test_only_pages_of_its_own_are_replaced(tmp_path, weights):
     with pytest.raises(ValueError, match=r"notes\.html is there and is no page of the explorer: name another file"):
         write_page(page, out)
     assert out.read_text(encoding="utf-8") == "<p>mine"
+    with pytest.raises(ValueError, match=r"is a folder: name a file such as .*explorer\.html"):
+        write_page(page, tmp_path)
     other = tmp_path / "explorer.html"
     write_page(page, other)
     write_page(page + " ", other)

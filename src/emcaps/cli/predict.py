@@ -40,7 +40,11 @@ def predict(
     network, config, _ = load_network(find_weights(weights), start_work(device))
     rows: list[dict[str, Any]] = []
     for names, images in _images(files, config.data, skip_broken):
-        found = network.predict(images)
+        try:
+            found = network.predict(images)
+        except ValueError as error:
+            file, is_npz, _ = names[0].rpartition("[0]")
+            raise ValueError(f"{file}: {error}" if is_npz else str(error)) from error
         for name, answer, scores in zip(names, found.answers, found.scores.tolist(), strict=True):
             rows.append({"file": name, "answer": answer, "scores": dict(zip(found.names, scores, strict=True))})
     if not rows:

@@ -68,12 +68,16 @@ def channels_first(images: Any, what: str = "images") -> npt.NDArray[np.uint8]:
         raise ValueError(
             f"{rule}, not {found.dtype}: give grey levels from 0 to 255, as in (255 * images).round().astype('uint8')"
         )
+    if found.ndim in (3, 4) and len(found) == 0:
+        raise ValueError(f"there are no {what}: their shape is {found.shape}")
     if found.ndim == 3:
         return found[:, None]
-    if found.ndim != 4 or len(found) == 0:
+    if found.ndim != 4:
         raise ValueError(f"{rule}, not {found.shape}: reshape them")
     first, last = (1 <= found.shape[axis] <= MAX_CHANNELS for axis in (1, 3))
-    if first == last:
+    if not first and not last:
+        raise ValueError(f"{rule}, not {found.shape}: leave out the other channels")
+    if first and last:
         raise ValueError(f"{rule}, not {found.shape}: it cannot be told which axis holds the channels, so reorder them")
     return found if first else np.ascontiguousarray(found.transpose(0, 3, 1, 2))
 

@@ -238,6 +238,8 @@ def _subfolders(folder: Path, root: Path) -> list[Path]:
 
 def _read_groups(path: Path, root: Path, files: list[tuple[Path, str, str]]) -> tuple[dict[Path, int], list[str]]:
     """The number of each picture's group and the groups' names, from a CSV file with the lines "picture,group"."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no groups file {path}: name a CSV file with lines PICTURE,GROUP")
     check_regular(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets begin it with a byte-order mark

@@ -56,6 +56,8 @@ def explorer_page(
 
 def write_page(page: str, out: Path) -> None:
     """Write the page to a file; one that this did not make is not replaced."""
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder: name a file such as {out / 'explorer.html'}")
     if out.exists() and GENERATOR not in out.read_text(encoding="utf-8", errors="replace")[:2000]:
         raise ValueError(f"{out} is there and is no page of the explorer: name another file with --out")
     with atomic_write(out) as temporary:

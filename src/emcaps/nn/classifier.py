@@ -73,9 +73,10 @@ class Classifier(nn.Module):
 
     def _prepared(self, images: Any, data: DataConfig) -> Tensor:
         """The images as a uint8 tensor (N, C, side, side) of the size that training had."""
-        found = channels_first(as_array(images))
-        if len(found) == 0:
+        given = as_array(images)
+        if len(given) == 0:
             raise ValueError("there are no images to classify")
+        found = channels_first(given)
         if found.shape[1] != data.image_channels:
             raise ValueError(
                 f"the network reads images of {data.image_channels} channels, not {found.shape[1]}: give grey images "
