@@ -184,12 +184,15 @@ def half_of_memory() -> int:
 
 
 def check_replaces(path: Path, start: bytes, what: str) -> None:
-    """Raise ValueError if a file would take the place of a folder, or of one that does not start as `what` does."""
+    """Raise ValueError if a file would take the place of a folder, or of one that does not start as `what` does.
+
+    An empty file may be replaced: `mktemp` makes one.
+    """
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
     if path.is_file():
         with path.open("rb") as file:
-            if not file.read(len(start)).startswith(start):
+            if file.read(len(start)) not in (start, b""):
                 raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
 
 

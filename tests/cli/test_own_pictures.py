@@ -219,5 +219,6 @@ def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):
         status, _, err = emcaps(*command)
         assert (status, "so it is not replaced" in err, err.count("\n")) == (1, True, 1), err
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert emcaps("eval", "run", "--json", "found.json")[0] == 0
+    (tmp_path / "found.json").touch()
+    assert emcaps("eval", "run", "--json", "found.json")[0] == 0, "an empty file is replaced"
     assert emcaps("eval", "run", "--json", "found.json")[0] == 0, "an evaluation replaces an older one"
