@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+import signal
 from importlib.metadata import version
 
 import pytest
@@ -24,6 +25,10 @@ settings.load_profile("emcaps")
 # The tests' tensors are tiny: a second thread would only wait for the first, and spin while it waits. So here, and in
 # the processes that tests start, which read this; torch is imported here already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell's background job ignores Ctrl-C, and so would the tests that send it to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
