@@ -21,7 +21,7 @@ def networks(results: str) -> str:
         rows.append(
             (
                 name,
-                f"{parameters_of(ROWS[row]):,}",
+                f"{parameters_of(config):,}",
                 f"{passes:.1f}",
                 f"{record.accuracy:.2f} %",
                 "-" if record.many_crops is None else f"{record.many_crops:.2f} %",

@@ -69,9 +69,9 @@ ROWS: dict[str, RunConfig] = {
     for ending, network in NETWORKS.items()
 }
 ROWS |= {f"{dataset}-quick": _row(dataset, preset("small"), images | QUICK) for dataset, images in PLAIN.items()}
+"""Each row is trained with several seeds. The quick ones are for a CPU, and take a few minutes on two cores."""
 # Hinton et al. had this network for CIFAR-10: the full one, with 256 channels in its first layer.
 ROWS["cifar10-wide"] = ROWS["cifar10-full"].override({"network.conv_channels": 256})
-"""Each row is trained with several seeds. The quick ones are for a CPU, and take a few minutes on two cores."""
 
 
 def run_other_data(runs: Path, console: Console, names: Sequence[str], *, train: Training | None = None) -> None:

@@ -15,7 +15,7 @@ long      "best" with twice as many steps, or four times as many for the full ne
 averaged  "long" with a learning rate that falls to a fifth instead of 0, and the mean of the weights over the last half
           of the steps: chosen on held-out training instances (candidates.py) for mono with 2 iterations alone.
 longest   "long" with twice as many steps again; in mono with crops at most 2 pixels off the centre instead of 4, which
-          was chosen there, too.
+          was better on held-out training instances with 2 iterations.
 
 The CNNs have the images and steps of "best", "long" and "averaged", too, with their own loss and learning rate. They
 separate what capsules contribute from what the recipe contributes. The small CNN has as many parameters as the small
