@@ -12,6 +12,7 @@ from emcaps.experiments import moved_digits
 from emcaps.experiments.moved_digits import CHANGES, ROWS, cases, changed, read_moved
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
+from emcaps.experiments.table2 import BEST_BY_ITERATIONS
 from emcaps.nn.summary import parameters_of
 
 SIDE = 29
@@ -104,8 +105,17 @@ def test_rows_differ_in_their_network_and_in_how_training_images_vary():
     for name, config in ROWS.items():
         images, network = name.split("-", 1)
         assert (config.data.turn > 0) == (images == "varied")
-        assert (config.network.kind == "capsules") == (network == "capsules")
+        assert (config.network.kind == "capsules") == network.startswith("capsules")
         assert (config.train.steps, config.data.split) == (moved_digits.STEPS, "standard")
+
+
+def test_capsules_differ_in_their_iterations_and_in_what_table_2_changes_for_them():
+    by_iterations = {1: "centred-capsules-it1", 2: "centred-capsules", 3: "centred-capsules-it3"}
+    for number, row in by_iterations.items():
+        assert ROWS[row].network.iterations == number
+        assert ROWS[row] == ROWS["centred-capsules"].override(
+            {"network.iterations": number} | BEST_BY_ITERATIONS[number]
+        )
 
 
 def test_rows_are_trained_tested_shown_and_drawn(digits, monkeypatch, capsys):

@@ -8,6 +8,9 @@ varied   on digits that are moved, turned, enlarged and slanted at random. It sh
 
 Every test image is changed by the same amount, in a direction of its own. "together" makes all changes at once, each by
 up to an amount of its own, as affNIST does.
+
+The capsule network has 2 iterations of routing. "capsules-it1" has 1, which assigns nothing anew, and "capsules-it3"
+has 3, each with what Table 2 changes for that number: they show what routing itself contributes.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from emcaps.data.tensors import to_tensors
 from emcaps.experiments.other_data import RECIPE
 from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
+from emcaps.experiments.table2 import BEST_BY_ITERATIONS
 from emcaps.files import atomic_write, read_json, write_json
 from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import check_matplotlib, new_figure
@@ -48,12 +52,15 @@ SMALL_FLAT_CNN: dict[str, Any] = {"network.cnn_channels": 8, "network.cnn_hidden
 """The CNN at about the small network's number of parameters, for 28x28 images and ten classes."""
 POOLED_CNN: dict[str, Any] = {"network.cnn_pooling": "mean", "network.cnn_hidden": 217}
 """The CNN with the channels of Hinton's, which averages them over all positions, at as many parameters."""
-NETWORKS: dict[str, RunConfig] = {
-    "capsules": preset("small"),
-    "cnn": preset("cnn"),
-    "small-cnn": preset("cnn").override(SMALL_FLAT_CNN),
-    "pooled-cnn": preset("cnn").override(POOLED_CNN),
+NETWORKS: dict[str, tuple[RunConfig, dict[str, Any]]] = {
+    "capsules": (preset("small"), {}),
+    "cnn": (preset("cnn"), {}),
+    "small-cnn": (preset("cnn"), SMALL_FLAT_CNN),
+    "pooled-cnn": (preset("cnn"), POOLED_CNN),
+    "capsules-it1": (preset("small"), {"network.iterations": 1} | BEST_BY_ITERATIONS[1]),
+    "capsules-it3": (preset("small"), {"network.iterations": 3} | BEST_BY_ITERATIONS[3]),
 }
+"""Each network's preset, and its settings beyond those that all share."""
 TRAINED_ON: dict[str, dict[str, Any]] = {
     "centred": {},
     "varied": {"data.pad": 3, "data.turn": 20.0, "data.zoom": 0.2, "data.slant": 0.2},
@@ -64,9 +71,10 @@ ROWS: dict[str, RunConfig] = {
         | {"data.dataset": "mnist", "data.names": NAMES["mnist"]}
         | {"train.steps": STEPS, "train.margin_steps": STEPS // 2, "train.eval_every": 0}
         | varied
+        | own
     )
     for images, varied in TRAINED_ON.items()
-    for name, network in NETWORKS.items()
+    for name, (network, own) in NETWORKS.items()
 }
 CHANGES: dict[str, tuple[float, ...]] = {
     "shift": (0, 2, 3, 4, 5),
@@ -213,25 +221,32 @@ def markdown_moved(found: Mapping[str, Sequence[Record]], link: str) -> str:
 
 
 def draw_moved(found: Mapping[str, Sequence[Record]], path: Path) -> None:
-    """Accuracy against the amount of each change: lines are means over seeds, bands their range."""
+    """Accuracy against the amount of each change, above for networks trained on centred digits, below on varied ones.
+
+    Lines are means over seeds, bands their range.
+    """
     each = measured(found)
     if not each:
         raise ValueError("the figure needs runs that were tested on changed digits, and there are none: add --train")
-    figure = new_figure((11, 6.5))
-    panels = figure.subplots(2, 2, sharey=True).flat
-    for axes, (kind, amounts) in zip(panels, CHANGES.items(), strict=True):
-        names = ["unchanged" if amount == UNCHANGED[kind] else f"{kind} {amount:g}" for amount in amounts]
-        for row, runs in each.items():
-            lines = [[run[name] for name in names] for run in runs]
-            columns = list(zip(*lines, strict=True))
-            look = {"color": f"C{list(NETWORKS).index(row.split('-', 1)[1])}"}
-            style = "-" if row.startswith("centred") else "--"
-            mean = [sum(column) / len(column) for column in columns]
-            axes.plot(amounts, mean, style, label=f"{row} (n = {len(runs)})", **look)
-            axes.fill_between(amounts, list(map(min, columns)), list(map(max, columns)), alpha=0.2, linewidth=0, **look)
-        axes.set_xlabel(f"{kind}, {UNITS[kind]}")
-        axes.set_ylabel("% right")
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize="small")
+    trained_on = [images for images in TRAINED_ON if any(row.startswith(f"{images}-") for row in each)]
+    figure = new_figure((14, 3.6 * len(trained_on)))
+    panels = figure.subplots(len(trained_on), len(CHANGES), sharey=True, squeeze=False)
+    for images, row_of_panels in zip(trained_on, panels, strict=True):
+        for axes, (kind, amounts) in zip(row_of_panels, CHANGES.items(), strict=True):
+            names = ["unchanged" if amount == UNCHANGED[kind] else f"{kind} {amount:g}" for amount in amounts]
+            for number, network in enumerate(NETWORKS):
+                if (runs := each.get(f"{images}-{network}")) is None:
+                    continue
+                columns = [[run[name] for run in runs] for name in names]
+                look: dict[str, Any] = {"color": f"C{number}"}
+                mean = [sum(column) / len(column) for column in columns]
+                axes.plot(amounts, mean, label=f"{network} (n = {len(runs)})", **look)
+                axes.fill_between(
+                    amounts, list(map(min, columns)), list(map(max, columns)), alpha=0.2, linewidth=0, **look
+                )
+            axes.set_xlabel(f"{kind}, {UNITS[kind]}")
+            axes.grid(alpha=0.3)
+        row_of_panels[0].set_ylabel(f"trained on {images} digits\n% right")
+        row_of_panels[0].legend(fontsize="small")
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=110, format="png")
+        figure.savefig(temporary, dpi=100, format="png")
