@@ -92,6 +92,12 @@ def test_pt2(weights, written):
     assert largest_difference(found, wanted._asdict()) <= 1e-5
 
 
+def test_a_decoder_is_left_out(tmp_path, weights, written):
+    path = write_weights(tmp_path / "weights.safetensors", CONFIG.override({"network.decoder": 8}))
+    (drawing,) = export(path, None, tmp_path / "drawing.pt2")
+    assert drawing.path.stat().st_size < written[".pt2"].path.stat().st_size + 1000
+
+
 def test_a_pt2_file_needs_no_emcaps(written):
     code = """
 import sys, torch

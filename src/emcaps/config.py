@@ -142,6 +142,9 @@ class NetworkConfig:
     dropout: float = 0.0
     """In training, this share of the capsules that the class layer reads is switched off at random: their activations
     count as 0, and those of the others stay as they are. The CNN has a dropout of its own."""
+    decoder: int = 0
+    """Units of the first hidden layer of a decoder, which draws the image again from the pose of its class; the second
+    layer has twice as many. 0 means none. No answer needs it, so it does not count as a part of the network's size."""
     coordinate_scale: float = 1.0
     """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
     pose: Pose = "matrix"
@@ -179,6 +182,12 @@ class NetworkConfig:
             self.kind == "capsules" or self.dropout == 0,
             self.dropout,
             "network.dropout switches off capsules, and a cnn has none: it must be 0",
+        )
+        _check_numbers(self, "network", "zero or more", "decoder")
+        _require(
+            self.kind == "capsules" or self.decoder == 0,
+            self.decoder,
+            "network.decoder draws images from the poses of capsules, and a cnn has none: it must be 0",
         )
         _require(
             self.pose == "matrix" or self.impl in ("auto", "reference"),
@@ -297,6 +306,8 @@ class TrainConfig:
     mixup: float = 0.0
     """Up to this share of another image of the batch, and of its label, is mixed into each training image."""
     weight_decay: float = 2e-7
+    reconstruction: float = 0.1
+    """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss."""
     average: float = 0.0
     """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
     steps; 0 takes those after the last step. The last row of the metrics has the accuracy of those, too. What looks at
@@ -324,7 +335,7 @@ class TrainConfig:
         _check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
         _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
-        _check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate")
+        _check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate", "reconstruction")
         _check_numbers(self, "train", "a share, 0 to 1", "mixup", "average")
         grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
         fastest = max(1.0, self.beta_rate, self.beta_a_rate)

@@ -10,6 +10,7 @@ from emcaps.analysis.flow import image_shares
 from emcaps.config import LayerConfig, NetworkConfig, RunConfig, preset
 from emcaps.data.crops import evaluation_crops
 from emcaps.nn import build_network
+from emcaps.nn.geometry import parameter_count
 from emcaps.train import load_network
 from emcaps.train.average import AveragedWeights
 from emcaps.train.checkpoint import save_checkpoint, save_weights
@@ -89,6 +90,17 @@ def test_a_checkpoint_with_averaged_weights_is_shown_with_their_mean(tmp_path):
     with torch.no_grad():
         trained = network.double().trace(torch.tensor(found["crop"], dtype=torch.float64).view_as(crops))
     assert not torch.allclose(trained.primary_caps.pose, trace.primary_caps.pose, atol=1e-3)
+
+
+def test_a_network_with_a_decoder(tmp_path):
+    settings = {"network.decoder": 3, "network.conv1_types": 2, "network.conv2_types": 3, "data.crop": 16}
+    config = preset("tiny").override(settings)
+    torch.manual_seed(0)
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, build_network(config.network, 1, 16), config, 0)
+    found, crops, trace = compared(path)
+    check(found, crops, trace)
+    assert found["parameters"] == parameter_count(config.network, 1)
 
 
 def test_a_network_with_other_coordinates(tmp_path):

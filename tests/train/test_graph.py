@@ -32,6 +32,7 @@ CASES = {
     ),
     "mirrored and turned": preset("tiny").override({**SMALL, "data.mirror": 0.5, "data.turn": 10.0}),
     "auto in bfloat16": preset("tiny").override({**SMALL, "train.autocast": "bfloat16"}),
+    "with a decoder": preset("tiny").override({**SMALL, "network.decoder": 8, "train.mixup": 0.5}),
     "cross-entropy": preset("tiny").override({**SMALL, "train.loss": "cross_entropy"}),
     "cnn with dropout": preset("cnn").override(SMALL),
     "cnn in bfloat16": preset("cnn").override({**SMALL, "train.autocast": "bfloat16"}),

@@ -77,14 +77,14 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, config, data_fold
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
-def test_a_cnn_with_dropout_resumes_to_the_same_bits(tmp_path, config, data_folder):
-    cnn = preset("cnn").override(
-        {"data.crop": 16, "train.steps": 6, "train.batch_size": 8, "train.checkpoint_every": 3}
-    )
-    train(cnn, tmp_path / "whole", device="cpu", data_folder=data_folder)
-    shorter = cnn.override({"train.steps": 3})
+@pytest.mark.parametrize("kind", ["cnn", "decoder"])
+def test_a_cnn_with_dropout_and_a_network_with_a_decoder_resume_to_the_same_bits(tmp_path, config, data_folder, kind):
+    changes = {"data.crop": 16, "train.steps": 6, "train.batch_size": 8, "train.checkpoint_every": 3}
+    other = preset("cnn").override(changes) if kind == "cnn" else config.override(changes | {"network.decoder": 4})
+    train(other, tmp_path / "whole", device="cpu", data_folder=data_folder)
+    shorter = other.override({"train.steps": 3})
     train(shorter, tmp_path / "run", device="cpu", data_folder=data_folder)
-    train(cnn, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
+    train(other, tmp_path / "run", device="cpu", data_folder=data_folder, resume=True)
     for name, value in weights(tmp_path / "whole").items():
         if not name.startswith("sums."):
             assert torch.equal(value, weights(tmp_path / "run")[name]), name

@@ -74,7 +74,7 @@ def preset_name(network: NetworkConfig) -> str:
 
 
 def parameter_count(config: NetworkConfig, image_channels: int) -> int:
-    """How many numbers the capsule network learns, told before it takes any memory."""
+    """How many numbers the capsule network learns, without a decoder, told before it takes any memory."""
     first = config.conv_channels * (image_channels * IMAGE_KERNEL**2 + 1)
     primary = 17 * config.primary_types * (config.conv_channels + 1)
     layers = capsule_layers(config)

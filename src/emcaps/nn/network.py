@@ -16,6 +16,7 @@ from emcaps.config import NetworkConfig
 from emcaps.files import half_of_memory
 from emcaps.nn.baseline import BaselineCNN, hidden_inputs
 from emcaps.nn.classifier import Classifier
+from emcaps.nn.decoder import Decoder, decoder_parameters
 from emcaps.nn.geometry import (
     IMAGE_KERNEL,
     IMAGE_PADDING,
@@ -76,7 +77,8 @@ class MatrixCapsNet(Classifier):
 
     class_caps: ClassCaps
 
-    def __init__(self, config: NetworkConfig, image_channels: int = 1) -> None:
+    def __init__(self, config: NetworkConfig, image_channels: int = 1, image_size: int = 32) -> None:
+        """The image size is that of the images that a decoder draws; the network itself takes any."""
         super().__init__()
         if config.kind != "capsules":
             raise ValueError(f"MatrixCapsNet needs a config of kind 'capsules', not {config.kind!r}: use build_network")
@@ -108,6 +110,9 @@ class MatrixCapsNet(Classifier):
         if config.pose_scale:
             gains = [config.pose_scale] * (len(layers) - 1) + [config.class_scale or config.pose_scale]
             self.pose_gain = nn.Parameter(torch.tensor(gains))
+        self.decoder: Decoder | None = None
+        if config.decoder:
+            self.decoder = Decoder(config.classes, config.decoder, image_channels, image_size)
 
     @property
     def routed(self) -> tuple[ConvCaps | ClassCaps, ...]:
@@ -190,12 +195,12 @@ def _check_memory(parameters: int) -> None:
     if parameters > most:
         raise ValueError(
             f"the network of this config would have {parameters:,} parameters, more than the {most:,} that half of "
-            "this machine's memory holds: choose fewer channels, types or classes"
+            "this machine's memory holds: choose fewer channels, types, classes or units"
         )
 
 
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
-    """The network that a config describes. The image size matters to the CNN alone."""
+    """The network that a config describes. The image size matters to the CNN and to a decoder alone."""
     if config.kind == "cnn":
         channels, hidden, pooled = config.cnn_channels, config.cnn_hidden, config.cnn_pooling == "mean"
         features = hidden_inputs(channels, image_size, pooled)
@@ -209,5 +214,6 @@ def build_network(config: NetworkConfig, image_channels: int, image_size: int = 
             hidden=hidden,
             pooled=pooled,
         )
-    _check_memory(parameter_count(config, image_channels))
-    return MatrixCapsNet(config, image_channels)
+    drawn = decoder_parameters(config.classes, config.decoder, image_channels, image_size) if config.decoder else 0
+    _check_memory(parameter_count(config, image_channels) + drawn)
+    return MatrixCapsNet(config, image_channels, image_size)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import NetworkConfig, RunConfig
+from emcaps.nn.decoder import Decoder
 from emcaps.nn.geometry import RoutedLayer, parameter_count, routed_layers
 from emcaps.nn.layers import ConvCaps, PrimaryCaps
-from emcaps.nn.network import build_network
+from emcaps.nn.network import MatrixCapsNet, build_network
 from emcaps.routing import RoutingOutput, max_data, mean_data
 
 
@@ -41,7 +42,9 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
     shapes: dict[str, tuple[int, ...]] = {}
     hooks = [layer.register_forward_hook(_record(shapes, name)) for name, layer in network.named_children()]
     with torch.no_grad():
-        network(torch.zeros(1, image_channels, image_size, image_size))
+        output = network(torch.zeros(1, image_channels, image_size, image_size))
+        if isinstance(network, MatrixCapsNet) and network.decoder is not None:
+            network.decoder(output, torch.zeros(1, dtype=torch.int64))
     for hook in hooks:
         hook.remove()
     routed = {layer.name: layer for layer in routed_layers(config, image_size)} if config.kind == "capsules" else {}
@@ -57,7 +60,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def parameters_of(config: RunConfig) -> int:
-    """How many numbers the network of a run learns; that of a capsule network is told before it takes any memory."""
+    """How many numbers the network of a run learns, without a decoder. For capsules it is told without building it."""
     if config.network.kind == "capsules":
         return parameter_count(config.network, config.data.image_channels)
     return count_parameters(build_network(config.network, config.data.image_channels, config.data.crop))
@@ -75,6 +78,8 @@ def _routed_details(layer: nn.Module, shape: RoutedLayer) -> LayerDetails:
 
 def _details(layer: nn.Module) -> str:
     """Any other layer in the words of the paper's table."""
+    if isinstance(layer, Decoder):
+        return "draws the image from one pose"
     if isinstance(layer, PrimaryCaps):
         return f"K=1, S=1, Ch={layer.types}"
     parts = []

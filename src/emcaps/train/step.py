@@ -162,6 +162,8 @@ def train_step(
         loss = loss_of(output, labels, config, margin, mixed.own if mixed else None)
         if mixed is not None:
             loss = loss + loss_of(output, mixed.neighbours, config, margin, 1 - mixed.own)
+        if (decoder := getattr(network, "decoder", None)) is not None:
+            loss = loss + config.reconstruction * F.mse_loss(decoder(output, labels), crops)
     optimiser.zero_grad()
     loss.backward()
     right = right_answers(class_scores(output).detach(), labels)

@@ -68,7 +68,10 @@ export function networkFrom({ tensors, config, names }) {
       dataScaling: network.data_scaling,
       competition: network.competition,
     },
-    parameters: Object.values(tensors).reduce((sum, { values }) => sum + values.length, 0),
+    // without a decoder, which no answer needs
+    parameters: Object.entries(tensors)
+      .filter(([name]) => !name.startsWith("network.decoder."))
+      .reduce((sum, [, { values }]) => sum + values.length, 0),
   };
 }
 
