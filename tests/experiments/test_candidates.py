@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from emcaps.experiments import candidates, table2
+from emcaps.data.splits import VALIDATIONS
+from emcaps.experiments import candidates, table2, viewpoints
 from emcaps.experiments.candidates import AVERAGE, CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, row_name
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
@@ -16,21 +17,23 @@ def records(*accuracies, first_seed=0):
     return [Record(None, seed, accuracy, 60.0, ()) for seed, accuracy in enumerate(accuracies, start=first_seed)]
 
 
-def test_candidates_never_open_the_test_set_and_use_every_fold():
-    assert {(config.data.split, config.data.fold) for config in ROWS.values()} == {
-        ("validation", fold) for fold in FOLDS
-    }
-    assert list(FOLDS) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_candidates_never_open_the_test_set_and_use_every_fold(recipe):
+    split = recipe.replace("-small-it2", "-validation") if recipe.endswith("-small-it2") else "validation"
+    assert split in VALIDATIONS
+    assert {ROWS[row_name(recipe, change, fold)].data.split for change in CHANGES for fold in FOLDS} == {split}
+    assert [ROWS[row_name(recipe, UNCHANGED, fold)].data.fold for fold in FOLDS] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_an_unchanged_candidate_is_the_best_row_but_for_its_length_and_average(recipe):
-    best = table2.ROWS[f"best-{recipe}"].override({"train.average": AVERAGE})
+    tested = table2.ROWS | viewpoints.rows_on("smallnorb")
+    best = tested[f"best-{recipe}"].override({"train.average": AVERAGE})
     for change, settings in CHANGES.items():
         row = ROWS[row_name(recipe, change, 3)]
         assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings)
     same = {f"train.{key}": getattr(best.train, key) for key in ("steps", "margin_steps", "eval_every")}
-    assert ROWS[row_name(recipe, UNCHANGED, 0)].override(same | {"data.split": "standard"}) == best
+    assert ROWS[row_name(recipe, UNCHANGED, 0)].override(same | {"data.split": best.data.split}) == best
     assert all(2 * config.train.margin_steps == config.train.steps for config in ROWS.values())
 
 

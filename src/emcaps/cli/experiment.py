@@ -272,7 +272,7 @@ def candidates(
     device: DeviceOption = "auto",
     folder: FolderOption = None,
 ) -> None:
-    """What changes to the recipe of Table 2 gain, each by itself, on all five folds of held-out instances."""
+    """What changes to a recipe gain, each by itself, on all five folds of held-out instances."""
     from emcaps.experiments.candidates import run_candidates
 
     how = _training(train, seed, seeds, 2, jobs, device, folder)
