@@ -11,6 +11,7 @@ from rich.console import Console
 from emcaps.experiments import other_data
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
+from emcaps.nn.summary import parameters_of
 
 
 def test_a_row_is_trained_as_it_stands_and_found_again(digits, monkeypatch, capsys):
@@ -30,6 +31,19 @@ def test_the_networks_of_a_set_have_the_same_images_and_steps(dataset):
     assert {config.network.kind for config in rows} == {"capsules", "cnn"}
     assert len({config.data for config in rows}) == 1
     assert len({config.train.steps for config in rows}) == 1
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_the_quick_networks_of_a_set_have_the_same_images_and_steps(dataset):
+    rows = {name: config for name, config in other_data.ROWS.items() if name.startswith(f"{dataset}-quick")}
+    assert {config.network.kind for config in rows.values()} == {"capsules", "cnn"}
+    assert len({config.data for config in rows.values()}) == 1
+    assert len({config.train.steps for config in rows.values()}) == 1
+
+
+def test_the_small_cnn_has_as_many_parameters_as_the_capsules():
+    capsules, cnn = (parameters_of(other_data.ROWS[f"cifar10-quick{ending}"]) for ending in ("", "-small-cnn"))
+    assert abs(cnn / capsules - 1) < 0.01
 
 
 def test_hintons_network_for_cifar_is_the_full_one_with_more_channels():
