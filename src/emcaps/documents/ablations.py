@@ -1,13 +1,15 @@
-"""The page on Hinton's ablations: the rows of the small network, with what their recorded runs found."""
+"""The page on Hinton's ablations: the rows of a network, with what their recorded runs found."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from emcaps.documents.recorded import ABLATIONS, ablation_records
 from emcaps.experiments.ablations import markdown_ablations, rows_on
 
 
-def small(results: str) -> str:
-    return markdown_ablations(ablation_records(), rows_on("smallnorb", "small"), f"{results}/{ABLATIONS}/")
+def table(network: str, results: str) -> str:
+    return markdown_ablations(ablation_records(network), rows_on("smallnorb", network), f"{results}/{ABLATIONS[network]}/")
 
 
-BLOCKS = {"small": small}
+BLOCKS = {network: partial(table, network) for network in ABLATIONS}

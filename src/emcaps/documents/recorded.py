@@ -30,8 +30,8 @@ PITFALLS = {"small": "pitfalls-small", "tiny": "pitfalls"}
 """Folders of results/, by network."""
 VIEWPOINTS = {"smallnorb": "viewpoints", "toys": "viewpoints-toys"}
 """Folders of results/, by data set."""
-ABLATIONS = "ablations-small"
-"""The folder of results/ with the ablations of the small network."""
+ABLATIONS = {"tiny": "ablations-tiny"}
+"""Folders of results/, by network; the small network has no recorded runs."""
 
 
 def is_checkout(root: Path) -> bool:
@@ -101,10 +101,10 @@ def cost_points() -> dict[str, cost.Point]:
 
 
 @cache
-def ablation_records() -> dict[str, list[Record]]:
+def ablation_records(network: str) -> dict[str, list[Record]]:
     """By row; a row that was not trained yet has none."""
-    rows = ablations.rows_on("smallnorb", "small")
-    return {row: read_records(rows, row, RESULTS / ABLATIONS, failures=True) for row in rows}
+    rows = ablations.rows_on("smallnorb", network)
+    return {row: read_records(rows, row, RESULTS / ABLATIONS[network], failures=True) for row in rows}
 
 
 @cache

@@ -9,6 +9,10 @@ from emcaps.report.markdown import markdown_table
 from emcaps.train.run_folder import CONFIG
 
 FOLDERS = {
+    "ablations-tiny": (
+        "Hinton's ablations with the tiny network ([page](../docs/ablations.md))",
+        "`emcaps experiment ablations`",
+    ),
     "attack": (
         "attacks on trained networks ([page](../docs/attacks.md))",
         "`emcaps experiment attack`",
