@@ -195,6 +195,8 @@ def test_the_setting_input_is_saved_and_can_be_chosen_for_a_run():
 
 
 def test_a_cnn_cannot_be_watched():
+    with pytest.raises(ValueError, match=r"train\.reconstruction weights what network\.decoder draws.*0\.1, not 5"):
+        RunConfig().override({"train.reconstruction": 5.0})
     with pytest.raises(ValueError, match=r"train\.watch looks at routing.*must be 0, not 5"):
         preset("cnn").override({"train.watch": 5})
 

@@ -144,7 +144,7 @@ class NetworkConfig:
     count as 0, and those of the others stay as they are. The CNN has a dropout of its own."""
     decoder: int = 0
     """Units of the first hidden layer of a decoder, which draws the image again from the pose of its class; the second
-    layer has twice as many. 0 means none. No answer needs it, so it does not count as a part of the network's size."""
+    layer has twice as many. 0 means none. No answer needs it, so it is not counted among the network's parameters."""
     coordinate_scale: float = 1.0
     """What the position that the class layer adds to each vote is multiplied by; 0 leaves it out."""
     pose: Pose = "matrix"
@@ -236,7 +236,8 @@ class DataConfig:
     stretch: float = 0.0
     """Training images get wider or higher, by up to this share in the ratio of both, at the same area."""
     bend: float = 0.0
-    """Training images are bent smoothly, so that no point moves much farther than this many pixels along an axis."""
+    """Training images are bent smoothly: the knots of a net of 4 x 4 move by up to this many pixels along each axis,
+    and points between them by up to 1.9 times as much."""
     standardise: Standard = "image"
     """What gets mean 0 and standard deviation 1: the "image", before it is cropped, or the "crop" itself. With
     "background" the mean of the image's edge becomes 0 and 40 grey levels become 1."""
@@ -307,7 +308,8 @@ class TrainConfig:
     """Up to this share of another image of the batch, and of its label, is mixed into each training image."""
     weight_decay: float = 2e-7
     reconstruction: float = 0.1
-    """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss."""
+    """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss. The
+    capsule of each class that a crop is mixed from draws the whole crop, and counts by its share."""
     average: float = 0.0
     """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
     steps; 0 takes those after the last step. The last row of the metrics has the accuracy of those, too. What looks at
@@ -373,6 +375,12 @@ class RunConfig:
             self.network.kind == "capsules" or self.train.watch == 0,
             self.train.watch,
             "train.watch looks at routing, which the cnn network has not: it must be 0",
+        )
+        _require(
+            self.network.decoder > 0 or self.train.reconstruction == TrainConfig.reconstruction,
+            self.train.reconstruction,
+            f"train.reconstruction weights what network.decoder draws, and there is none: it must be left at "
+            f"{TrainConfig.reconstruction}",
         )
 
     def to_json(self) -> str:

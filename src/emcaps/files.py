@@ -183,17 +183,19 @@ def half_of_memory() -> int:
         return 1 << 33
 
 
-def check_replaces(path: Path, start: bytes, what: str) -> None:
-    """Raise ValueError if a file would take the place of a folder, or of one that does not start as `what` does.
+def check_replaces(path: Path, what: str, start: bytes, mark: bytes = b"") -> None:
+    """Raise ValueError if a file would take the place of a folder, or of a file that is no `what`.
+
+    Such a file starts with `start` and has `mark` somewhere in it.
 
     An empty file may be replaced: `mktemp` makes one.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
     if path.is_file():
-        with path.open("rb") as file:
-            if file.read(len(start)) not in (start, b""):
-                raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
+        content = path.read_bytes()
+        if content and not (content.startswith(start) and mark in content):
+            raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
 
 
 def check_writable(folder: Path) -> None:

@@ -74,6 +74,10 @@ def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
     status, _, err = emcaps("predict", "runs/tiny-mine-seed0", "colour.npz")
     assert status == 1
     assert err.startswith("emcaps: colour.npz: the network reads images of 1 channels, not 3")
+    for name, array in (("none", images[:0]), ("number", np.array(3))):
+        np.savez(tmp_path / f"{name}.npz", images=array)
+        status, _, err = emcaps("predict", "runs/tiny-mine-seed0", f"{name}.npz")
+        assert (status, err.startswith(f"emcaps: {name}.npz: "), err.count("\n")) == (1, True, 1), err
     assert rows[7]["answer"] == max(rows[7]["scores"], key=rows[7]["scores"].get)
     assert list(rows[7]["scores"]) == ["0", "1", "2"]
 
@@ -187,12 +191,13 @@ def test_a_built_in_set_without_a_network_names_the_way_out(emcaps, monkeypatch)
     assert "`emcaps data get cifar10 --from FOLDER`" in err
 
 
-def test_a_folder_is_evaluated_at_the_size_that_the_network_was_trained_with(emcaps, tmp_path, pictures):
+@pytest.mark.parametrize("colours", ["--colour", "--grey"])
+def test_a_folder_is_evaluated_as_the_network_was_trained(emcaps, tmp_path, pictures, colours):
     """The same pictures, as the prepared set and as the folder that it came from, get the same answers."""
     halves = tmp_path / "halves"
     for part in ("train", "test"):
         shutil.copytree(pictures, halves / part)
-    assert emcaps("data", "import", halves, "--name", "insects", "--size", 20, "--fit", "pad")[0] == 0
+    assert emcaps("data", "import", halves, "--name", "insects", "--size", 20, "--fit", "pad", colours)[0] == 0
     assert emcaps("train", "tiny", "--data", "insects", "--steps", 2, *TINY, "--run", "run")[0] == 0
     found = {}
     for data in ("insects", "halves"):
@@ -201,9 +206,16 @@ def test_a_folder_is_evaluated_at_the_size_that_the_network_was_trained_with(emc
         found[data] = json.loads((tmp_path / f"{data}.json").read_text())["test"]
     assert found["insects"] == found["halves"]
 
-    assert emcaps("data", "import", halves, "--name", "larger", "--size", 24)[0] == 0
+    assert emcaps("data", "import", halves, "--name", "larger", "--size", 24, colours)[0] == 0
     status, _, err = emcaps("eval", "run", "--data", "larger")
     assert (status, "reads images of 20 pixels, and these have 24: import them with --size 20" in err) == (1, True)
+
+
+def test_a_contact_sheet_beside_the_classes_is_replaced(emcaps, pictures):
+    os.chdir(pictures)
+    for _ in range(2):
+        status, _, err = emcaps("data", "import", ".", "--name", "insects", "--size", 20, "--png", "sheet.png")
+        assert status == 0, err
 
 
 def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):

@@ -196,6 +196,24 @@ def test_the_command_trains_measures_and_draws(all_views, tmp_path, short_rows, 
     )
 
 
+def test_errors_while_training_are_means_over_the_runs():
+    runs = [record([9.0, 4.0], [30.0, 20.0]), record([7.0, 2.0], [20.0, 10.0])]
+    found = viewpoint_errors.mean_errors(runs)
+    assert found == [pytest.approx((8.0, 25.0)), pytest.approx((3.0, 15.0))]
+
+
+def test_a_picture_shows_the_runs_alone_that_recorded_their_viewpoints(all_views, tmp_path, short_rows, monkeypatch):
+    how = Training([0, 1], device="cpu", data_folder=all_views)
+    viewpoints.run_viewpoints(tmp_path, Console(file=io.StringIO()), "toys", [CNN], train=how)
+    (tmp_path / CNN / "seed1" / VIEWPOINTS).unlink()
+    shown = []
+    mean_errors = viewpoint_errors.mean_errors
+    monkeypatch.setattr(viewpoint_errors, "mean_errors", lambda runs: shown.extend(runs) or mean_errors(runs))
+    found = viewpoints.finished(viewpoints.rows_on("toys"), [CNN], tmp_path)
+    assert viewpoint_errors.draw_viewpoints(found, tmp_path / "one.png")
+    assert [run.seed for run in shown] == [0]
+
+
 def test_bars_are_drawn_for_elevations_and_one_picture_shows_one_split(all_views, tmp_path, short_rows):
     names = ["quick-elevation-tiny-cnn", CNN]
     how = Training([0], device="cpu", data_folder=all_views)

@@ -13,6 +13,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from emcaps.config import RunConfig, preset
 from emcaps.explorer.explore import explorer_page, write_page
@@ -106,6 +107,18 @@ def test_both_cameras_of_a_stereo_network_see_a_picture(tmp_path):
     pixels = np.frombuffer(zlib.decompress(base64.b64decode(shown["pixels"])), np.uint8).reshape(2, 48, 48)
     assert (pixels[0] == pixels[1]).all()
     assert len(np.unique(pixels)) > 50
+
+
+def test_the_page_of_a_network_with_a_decoder_leaves_the_decoder_out(tmp_path):
+    config = preset("tiny").override({"network.decoder": 512})
+    path = tmp_path / "drawing.safetensors"
+    save_weights(path, build_network(config.network, 1), config, 0)
+    Image.fromarray(GREY[0, 0]).save(tmp_path / "grey.png")
+    page = explorer_page(str(path), [tmp_path / "grey.png"])
+    assert len(page) < path.stat().st_size
+    found = base64.b64decode(re.search(r'id="weights"[^>]*>([^<]*)<', page)[1])
+    assert b"network.class_caps.weight" in found
+    assert b"network.decoder." not in found
 
 
 def test_a_network_of_own_data_is_shown_on_its_test_images(tmp_path):

@@ -12,7 +12,7 @@ from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.nn.decoder import Decoder, decoder_parameters
 from emcaps.nn.geometry import parameter_count
 from emcaps.nn.summary import count_parameters, summarise
-from emcaps.train.step import loss_of, make_optimiser, train_step
+from emcaps.train.step import Mixed, loss_of, make_optimiser, train_step, training_loss
 
 CONFIG = NetworkConfig(conv_channels=4, primary_types=2, conv1_types=3, conv2_types=2, decoder=6, input="as_given")
 
@@ -45,14 +45,16 @@ def test_parameters_are_counted_without_the_decoder_and_described_with_it():
     drawn = decoder_parameters(5, 6, 2, 20)
     assert count_parameters(network.decoder) == drawn
     assert count_parameters(network) == parameter_count(CONFIG, 2) + drawn
-    row = summarise(CONFIG, 2, 20)[-1]
-    assert (row.layer, row.output_shape, row.parameters) == ("decoder", (20, 20, 2), drawn)
+    rows = summarise(CONFIG, 2, 20)
+    assert (rows[-1].layer, rows[-1].output_shape, rows[-1].parameters) == ("decoder", (20, 20, 2), drawn)
+    assert sum(row.parameters for row in rows if row.counted) == parameter_count(CONFIG, 2)
 
 
-def test_a_decoder_that_memory_cannot_hold_is_refused():
-    config = dataclasses.replace(CONFIG, decoder=10_000, classes=10_000)
-    with pytest.raises(ValueError, match=r"would have 2\d,\d{3},\d{3},\d{3} parameters, more than"):
-        build_network(config, 4, 512)
+def test_a_decoder_that_memory_cannot_hold_is_refused(monkeypatch):
+    monkeypatch.setattr("emcaps.nn.network.half_of_memory", lambda: 2**20)
+    build_network(dataclasses.replace(CONFIG, decoder=0), 1, 20)
+    with pytest.raises(ValueError, match=r"would have [\d,]+ parameters, more than .* types, classes or units"):
+        build_network(dataclasses.replace(CONFIG, decoder=400), 1, 20)
 
 
 def test_the_loss_is_that_of_the_answers_plus_the_weighted_error_of_the_right_class():
@@ -67,6 +69,22 @@ def test_the_loss_is_that_of_the_answers_plus_the_weighted_error_of_the_right_cl
     torch.testing.assert_close(loss, expected)
     for (name, value), old in zip(network.named_parameters(), before, strict=True):
         assert not torch.equal(value, old), name
+
+
+def test_the_classes_that_a_crop_is_mixed_from_draw_it_by_their_shares():
+    torch.manual_seed(0)
+    network = build_network(CONFIG, 1, 20)
+    settings = TrainConfig(reconstruction=0.5)
+    crops, labels, own = torch.randn(6, 1, 20, 20), torch.arange(6) % 5, torch.linspace(0.5, 1, 6)
+    mixed = Mixed(own, labels.roll(1))
+    output, loss = training_loss(network, crops, labels, settings, 0.2, mixed)
+    expected = loss_of(output, labels, settings, 0.2, own) + loss_of(output, mixed.neighbours, settings, 0.2, 1 - own)
+    for example in range(6):
+        one = RoutingOutput(*(part[example : example + 1] for part in output))
+        for number, share in ((labels[example], own[example]), (mixed.neighbours[example], 1 - own[example])):
+            drawn = network.decoder(one, number[None])
+            expected = expected + 0.5 * share * F.mse_loss(drawn, crops[example : example + 1]) / 6
+    torch.testing.assert_close(loss, expected)
 
 
 def test_training_learns_to_draw_images():

@@ -125,3 +125,7 @@ def test_layers_say_what_they_read():
     for layer in (ConvCaps(8, 16, kernel=3, stride=2, iterations=2), ClassCaps(8, classes=4, iterations=2)):
         with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
             layer(torch.zeros(2, 8, 5, 5))
+        with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
+            layer.trace(torch.zeros(2, 8, 5, 5))
+    with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
+        layer.logits(torch.zeros(2, 8, 5, 5))

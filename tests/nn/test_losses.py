@@ -49,9 +49,17 @@ def test_gradients(loss):
     assert torch.autograd.gradcheck(lambda a: loss(a, TARGET), (activation,))
 
 
-@pytest.mark.parametrize(
+WEIGHTED = pytest.mark.parametrize(
     "loss", [margin_loss, cross_entropy_loss, lambda *given: spread_loss(*given[:2], 0.2, *given[2:])]
 )
+
+
+@WEIGHTED
+def test_a_number_weights_all_examples_alike(loss):
+    torch.testing.assert_close(loss(ACTIVATION, TARGET, 0.25), loss(ACTIVATION, TARGET, None) / 4)
+
+
+@WEIGHTED
 @pytest.mark.parametrize(
     ("target", "weight", "message"),
     [

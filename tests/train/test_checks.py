@@ -25,6 +25,15 @@ def test_the_largest_and_the_smallest_crop_fit(name):
     check_fits(preset("cnn").override({"data.crop": 8}), EXAMPLES)
 
 
+def test_images_without_viewpoints_have_the_size_that_training_had():
+    """Of toys and smallNORB data.size says nothing: they are what they are."""
+    check_fits(preset("tiny").override({"data.size": 32}), EXAMPLES)
+    plain = EXAMPLES._replace(images=EXAMPLES.images[:, :1], elevation=None, azimuth=None, lighting=None)
+    check_fits(preset("tiny"), plain)
+    with pytest.raises(ValueError, match="reads images of 48 pixels, and these have 40: import them with --size 48"):
+        check_fits(preset("tiny"), plain._replace(images=plain.images[..., :40, :40]))
+
+
 @pytest.mark.parametrize(("name", "changes", "message"), MISFITS)
 def test_what_does_not_fit_is_told_before_a_run_folder_is_made(tmp_path, data_folder, name, changes, message):
     config = preset(name).override(changes)

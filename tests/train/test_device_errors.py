@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from emcaps.train import device_errors, loop, train
+from emcaps.train import device_errors, loop, step, train
 from emcaps.train.checkpoint import load
 from emcaps.train.device_errors import (
     BatchTooLargeError,
@@ -28,12 +28,12 @@ def failing_at(number, error, do=TrainingStep.work):
     """A step's work that raises after so many whole steps."""
     done = 0
 
-    def work(step):
+    def work(this):
         nonlocal done
         if done == number:
             raise error
         done += 1
-        do(step)
+        do(this)
 
     return work
 
@@ -103,15 +103,14 @@ class Small:
     """Stands in for the network's memory: more images than these do not fit."""
 
     def __init__(self, monkeypatch, images):
-        real = device_errors.loss_of
+        real = step.loss_of
 
         def loss_of(output, target, *others):
             if len(target) > images:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
             return real(output, target, *others)
 
-        monkeypatch.setattr(device_errors, "loss_of", loss_of)
-        monkeypatch.setattr("emcaps.train.step.loss_of", loss_of)
+        monkeypatch.setattr(step, "loss_of", loss_of)
 
 
 @pytest.mark.parametrize(
@@ -130,19 +129,19 @@ def test_a_full_memory_names_the_batch_that_fits(tmp_path, config, data_folder, 
 
 
 def test_to_try_batches_changes_nothing(config, monkeypatch):
-    step = make(config)
-    step(0)
-    before = [value.detach().clone() for value in step.state()]
+    advance = make(config)
+    advance(0)
+    before = [value.detach().clone() for value in advance.state()]
     Small(monkeypatch, 3)
-    assert batch_that_fits(step) == 2
-    assert all(torch.equal(one, other) for one, other in zip(before, step.state(), strict=True))
-    assert all(value.grad is None for value in step.network.parameters())
+    assert batch_that_fits(advance) == 2
+    assert all(torch.equal(one, other) for one, other in zip(before, advance.state(), strict=True))
+    assert all(value.grad is None for value in advance.network.parameters())
 
 
 def test_several_processes_are_told_to_take_half(config, monkeypatch):
-    step = make(config)
+    advance = make(config)
     monkeypatch.setattr(device_errors.distributed, "size", lambda: 2)
-    told = device_errors.explain_full_memory(OUT_OF_MEMORY, step, config.train)
+    told = device_errors.explain_full_memory(OUT_OF_MEMORY, advance, config.train)
     assert "divided among 2 processes" in str(told)
     assert f"--batch-size {config.train.batch_size // 2}" in str(told)
 

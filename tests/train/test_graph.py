@@ -30,9 +30,13 @@ CASES = {
     "spliced and mixed, stereo": preset("tiny").override(
         {**SMALL, "data.view": "stereo", "data.splice": 0.5, "train.mixup": 0.5}
     ),
-    "mirrored and turned": preset("tiny").override({**SMALL, "data.mirror": 0.5, "data.turn": 10.0}),
+    "mirrored, turned, stretched and bent": preset("tiny").override(
+        {**SMALL, "data.mirror": 0.5, "data.turn": 10.0, "data.stretch": 0.2, "data.bend": 1.0}
+    ),
     "auto in bfloat16": preset("tiny").override({**SMALL, "train.autocast": "bfloat16"}),
-    "with a decoder": preset("tiny").override({**SMALL, "network.decoder": 8, "train.mixup": 0.5}),
+    "with a decoder": preset("tiny").override(
+        {**SMALL, "network.decoder": 8, "train.mixup": 0.5, "train.autocast": "bfloat16"}
+    ),
     "cross-entropy": preset("tiny").override({**SMALL, "train.loss": "cross_entropy"}),
     "cnn with dropout": preset("cnn").override(SMALL),
     "cnn in bfloat16": preset("cnn").override({**SMALL, "train.autocast": "bfloat16"}),

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from emcaps.bench.capture import capture
 from emcaps.bench.cases import BACKWARD, CHANNELS, REFERENCE, Case
-from emcaps.bench.flops import POSE, routed_edges
+from emcaps.bench.flops import routed_edges
 from emcaps.bench.implementations import Implementation
 from emcaps.bench.work import MARGIN, random_inputs
 from emcaps.nn import MatrixCapsNet, spread_loss
+from emcaps.nn.geometry import POSE
 
 LARGEST_BATCH = 33
 """Kernels treat a whole warp of 32 images and a remainder differently: this batch has both."""

@@ -25,10 +25,8 @@ import math
 
 from emcaps.bench.cases import CHANNELS, FORWARD, Case
 from emcaps.config import NetworkConfig
-from emcaps.nn.geometry import IMAGE_KERNEL, primary_grid, routed_layers
+from emcaps.nn.geometry import IMAGE_KERNEL, POSE, primary_grid, routed_layers
 
-POSE = 16
-"""Elements of a pose, and of a vote."""
 VOTES, M_STEP, LOG_JOINT = 8, 6, 4
 DATA_GRADIENT, VOTE_GRADIENT, MOMENTS, LOG_JOINT_GRADIENT, INPUT_GRADIENT = 5, 4, 4, 2, 16
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 
 from emcaps.bench.cases import CHANNELS, FORWARD, Case
-from emcaps.bench.flops import POSE, routed_edges
-from emcaps.nn.geometry import IMAGE_KERNEL, capsule_layers, primary_grid, routed_layers
+from emcaps.bench.flops import routed_edges
+from emcaps.nn.geometry import IMAGE_KERNEL, POSE, capsule_layers, primary_grid, routed_layers
 
 NUMBER = 4
 """Bytes of a float32."""

@@ -117,9 +117,10 @@ def data_import(
 
     if png is not None:
         check_matplotlib()
-        check_replaces(png, PNG_START, "PNG picture")
-        if png.exists() and png.resolve().is_relative_to(Path(source).expanduser().resolve()):
-            raise ValueError(f"{png} is one of the pictures of {source}, so it is not replaced: name another --png")
+        check_replaces(png, "PNG picture", PNG_START)
+        top = Path(source).expanduser().resolve()
+        if png.exists() and png.resolve().is_relative_to(top) and png.resolve().parent != top:
+            raise ValueError(f"{png} lies among the pictures of {source}, so it is not replaced: name another --png")
     paths = {part: imported_path(name, part, folder) for part in PARTS}
     before = file_fingerprint(paths["train"])
     with interruption("nothing was written"), counting_bar("reading", "pictures") as on_progress:
@@ -182,7 +183,7 @@ def data_show(
     paths = {part: prepared_path(name, part, folder) for part in ("train", "test")}
     if png is not None:
         check_matplotlib()
-        check_replaces(png, PNG_START, "PNG picture")
+        check_replaces(png, "PNG picture", PNG_START)
     parts = {part: load_prepared(path) for part, path in paths.items()}
     wide_console().print(holdings_table(parts, name))
     if png is not None:

@@ -39,12 +39,11 @@ def predict(
 
     network, config, _ = load_network(find_weights(weights), start_work(device))
     rows: list[dict[str, Any]] = []
-    for names, images in _images(files, config.data, skip_broken):
+    for names, images, archive in _images(files, config.data, skip_broken):
         try:
             found = network.predict(images)
         except ValueError as error:
-            file, is_npz, _ = names[0].rpartition("[0]")
-            raise ValueError(f"{file}: {error}" if is_npz else str(error)) from error
+            raise ValueError(f"{archive}: {error}" if archive else str(error)) from error
         for name, answer, scores in zip(names, found.answers, found.scores.tolist(), strict=True):
             rows.append({"file": name, "answer": answer, "scores": dict(zip(found.names, scores, strict=True))})
     if not rows:
@@ -55,8 +54,8 @@ def predict(
         wide_console().print(prediction_table(rows, weights))
 
 
-def _images(files: list[Path], data: DataConfig, skip_broken: bool) -> Iterator[tuple[list[str], Any]]:
-    """The names and images of a few files at a time."""
+def _images(files: list[Path], data: DataConfig, skip_broken: bool) -> Iterator[tuple[list[str], Any, Path | None]]:
+    """The names and images of a few files at a time, and the .npz file that they are from."""
     import numpy as np
 
     from emcaps.data.archive import open_archive, read_arrays
@@ -88,9 +87,9 @@ def _images(files: list[Path], data: DataConfig, skip_broken: bool) -> Iterator[
                     raise ValueError(f"{error}, or skip such pictures with --skip-broken") from error
                 print(f"note: skipped: {error}", file=sys.stderr)
         if images:
-            yield names, np.stack(images)
+            yield names, np.stack(images), None
     for path in files:
         if path.suffix == ".npz":
             with open_archive(path, NPZ_REMEDY) as archive:
                 stack = read_arrays(archive, ("images",))["images"]
-            yield [f"{path}[{number}]" for number in range(len(stack))], stack
+            yield [f"{path}[{number}]" for number in range(len(stack) if stack.ndim else 0)], stack, path

@@ -18,6 +18,8 @@ from emcaps.data.crops import after_cropping, before_cropping, check_crop, check
 
 KNOTS = 4
 """Knots along each side of the net by which images are bent."""
+WARPS = ("turn", "zoom", "slant", "stretch", "bend")
+"""The settings of data that say how far images are warped."""
 
 
 def augment(
@@ -36,8 +38,7 @@ def augment(
         pairs = config.view == "stereo" and not config.channels
         images = random_mirror(images, config.mirror, generator, pairs=pairs)
     if warps(config):
-        amounts = {"turn": config.turn, "zoom": config.zoom, "slant": config.slant}
-        images = random_warp(images, generator, **amounts, stretch=config.stretch, bend=config.bend)
+        images = random_warp(images, generator, **{name: getattr(config, name) for name in WARPS})
     if config.pad:
         images = F.pad(images.to(torch.float32), (config.pad,) * 4, mode="replicate")
     crops = random_crop(images, config.crop, generator, config.max_shift)
@@ -59,7 +60,7 @@ def random_mirror(images: Tensor, share: float, generator: torch.Generator, *, p
 
 def warps(config: DataConfig) -> bool:
     """Whether training images are warped at all."""
-    return any((config.turn, config.zoom, config.slant, config.stretch, config.bend))
+    return any(getattr(config, name) for name in WARPS)
 
 
 def random_warp(
@@ -78,9 +79,9 @@ def random_warp(
     It is turned by up to `turn` degrees either way. The factor lies between 1 / (1 + zoom) and 1 + zoom, and enlarges
     as often as it reduces. Each row moves sideways by up to `slant` times its distance from the middle row. Width over
     height changes by a factor between 1 / (1 + stretch) and 1 + stretch, the area does not. A net of 4 x 4 knots is
-    laid over the image, the outer ones on its corners; each moves by up to `bend` pixels along both axes, and what
-    lies between them moves smoothly with them. Pixels are interpolated; what comes in from beyond the edge continues
-    the edge.
+    laid over the image, the outer ones on its corners; each moves by up to `bend` pixels along both axes. What lies
+    between moves smoothly with them, and in the worst case 1.9 times as far. Pixels are interpolated; what comes in
+    from beyond the edge continues the edge.
     """
     check_images(images)
 

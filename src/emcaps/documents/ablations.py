@@ -9,7 +9,9 @@ from emcaps.experiments.ablations import markdown_ablations, rows_on
 
 
 def table(network: str, results: str) -> str:
-    return markdown_ablations(ablation_records(network), rows_on("smallnorb", network), f"{results}/{ABLATIONS[network]}/")
+    return markdown_ablations(
+        ablation_records(network), rows_on("smallnorb", network), f"{results}/{ABLATIONS[network]}/"
+    )
 
 
 BLOCKS = {network: partial(table, network) for network in ABLATIONS}

@@ -1,4 +1,4 @@
-"""The README: five networks in a line each, and how the demo ends."""
+"""The README: five networks in a line each, capsules beside CNNs, and how the demo ends."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import io
 
 from rich.console import Console
 
-from emcaps.documents.recorded import RESULTS, cost_points, table2_records
+from emcaps.documents.recorded import (
+    RESULTS,
+    attack_record,
+    cost_points,
+    moved_digits_runs,
+    table2_records,
+    viewpoints_runs,
+)
+from emcaps.experiments.attack_tables import share_of
 from emcaps.experiments.demo import RUNS, Outcome, comparison_table
+from emcaps.experiments.moved_digits import measured
 from emcaps.experiments.published import FIGURES
-from emcaps.experiments.records import mean_and_spread
+from emcaps.experiments.records import mean_and_spread, spread
+from emcaps.experiments.viewpoint_errors import errors_of
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.train.run_folder import EVALUATION, read_config, read_evaluation, read_metrics
 
@@ -46,6 +56,55 @@ def headline(results: str) -> str:
     return markdown_table(("network", "parameters", "accuracy, %", "published, %", "time on one H200"), rows)
 
 
+STRONG = ("untargeted", "logit", "pgd", 0.05)
+"""The attack that the README shows: its goal, loss, name and size."""
+
+
+def comparison(_results: str) -> str:
+    """Capsules beside a CNN of their size and Hinton's, in percent of right answers, one line for each question."""
+
+    def known(row: str) -> str:
+        return mean_and_spread(table2_records()[row])
+
+    def from_new(split: str, network: str) -> str:
+        records = viewpoints_runs("smallnorb")[f"best-{split}-{network}"]
+        return spread([100 - errors_of(record)[-1].novel for record in records], 1)
+
+    def moved(network: str, change: str) -> str:
+        return spread([run[change] for run in measured(moved_digits_runs())[f"centred-{network}"]], 1)
+
+    def attacked(network: str) -> str:
+        return share_of(attack_record(), network, network, *STRONG)
+
+    small, of_hinton = "small-cnn", "cnn"
+    lines = (
+        (
+            "new toys, [known viewpoints](docs/smallnorb.md)",
+            *map(known, ("best-stereo-it3", "best-small-cnn-stereo", "best-cnn-stereo")),
+        ),
+        *(
+            (
+                f"new toys, [new {split}s](docs/viewpoints.md)",
+                *(from_new(split, network) for network in ("small-it2", small, of_hinton)),
+            )
+            for split in ("azimuth", "elevation")
+        ),
+        *(
+            (
+                f"[digits {how}](docs/moved-digits.md) after training on centred ones",
+                *(moved(network, change) for network in ("capsules", small, of_hinton)),
+            )
+            for how, change in (("moved by 5 pixels", "shift 5"), ("turned by 30 degrees", "turn 30"))
+        ),
+        (
+            "[strong attack](docs/attacks.md) of 1.2 grey levels",
+            *map(attacked, ("small-stereo", "best-small-cnn-stereo", "best-cnn-stereo")),
+        ),
+    )
+    header = ("tested on", "capsules", "CNN of the same size", "Hinton's CNN")
+    return markdown_table(header, lines)
+
+
 def demo_output(_results: str) -> str:
     """How `make demo` ends, by its recorded run."""
     outcomes = {}
@@ -60,4 +119,4 @@ def demo_output(_results: str) -> str:
     return "\n".join(["```", *lines, "```"])
 
 
-BLOCKS = {"headline": headline, "demo-output": demo_output}
+BLOCKS = {"headline": headline, "comparison": comparison, "demo-output": demo_output}

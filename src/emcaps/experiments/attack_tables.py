@@ -35,7 +35,9 @@ def untargeted(found: Mapping[str, Any]) -> Cells:
         clean = _percent(network["accuracy"])
         rows.append((name, "0", "0", *[clean] * (len(UNTARGETED) + 1)))
         for epsilon in found["settings"]["epsilons"]:
-            cells = [_share(found, name, name, "untargeted", *one, epsilon) for one in (*UNTARGETED, ("all", "worst"))]
+            cells = [
+                share_of(found, name, name, "untargeted", *one, epsilon) for one in (*UNTARGETED, ("all", "worst"))
+            ]
             rows.append((name, f"{epsilon:g}", two_digits(epsilon * network["grey_levels"]), *cells))
     return Cells("Accuracy under untargeted attacks, %", header, rows)
 
@@ -43,7 +45,7 @@ def untargeted(found: Mapping[str, Any]) -> Cells:
 def targeted(found: Mapping[str, Any]) -> Cells:
     """How often an attack towards a wrong class makes that class the answer."""
     rows = [
-        (name, f"{epsilon:g}", *[_share(found, name, name, "targeted", *one, epsilon) for one in TARGETED])
+        (name, f"{epsilon:g}", *[share_of(found, name, name, "targeted", *one, epsilon) for one in TARGETED])
         for name in found["networks"]
         for epsilon in found["settings"]["targeted"]
     ]
@@ -58,7 +60,7 @@ def transfer(found: Mapping[str, Any]) -> Cells:
     for one in names:
         for other in names:
             for epsilon in found["settings"]["epsilons"]:
-                cells = [_share(found, one, other, "untargeted", *attack, epsilon) for attack in attacks]
+                cells = [share_of(found, one, other, "untargeted", *attack, epsilon) for attack in attacks]
                 if one != other and "-" not in cells:
                     rows.append((one, other, f"{epsilon:g}", *cells))
     header = ("made for", "shown to", "epsilon", *map(_attack_name, attacks))
@@ -153,7 +155,7 @@ def _line(found: Mapping[str, Any], name: str, goal: str, loss: str, attack: str
     return [size for size, _ in points], [share for _, share in points]
 
 
-def _share(
+def share_of(
     found: Mapping[str, Any], made_for: str, shown_to: str, goal: str, loss: str, attack: str, epsilon: float
 ) -> str:
     """A share in percent; a dash where nothing was measured."""

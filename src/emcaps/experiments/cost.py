@@ -2,7 +2,7 @@
 
 Our minutes are a row's steps times the milliseconds of a training step that had the GPU to itself, as `emcaps bench`
 measured it with the preset's augmentation, because nearly all recorded runs shared a GPU. The benchmark has no CNN: for
-the steps of a CNN we take the highest speed that a run of its size logged, which it reached while it was alone.
+the steps of a CNN we take the highest speed that a run of its size logged on a GPU, where it was alone at that moment.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
     for name, records in found.items():
         if ROWS[name].network.kind == "cnn":
             network = ROWS[name].network
-            cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, filter(_ran_on_a_gpu, records))])
+            cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, filter(_not_on_a_cpu, records))])
     for name, records in found.items():
         if records:
             config = ROWS[name]
@@ -72,7 +72,7 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
     return points
 
 
-def _ran_on_a_gpu(record: Record) -> bool:
+def _not_on_a_cpu(record: Record) -> bool:
     return not str(read_environment(record.folder).get("device")).startswith("cpu")
 
 

@@ -38,6 +38,19 @@ class ViewpointErrors(NamedTuple):
     wrong: int
 
 
+class Errors(NamedTuple):
+    """The errors of one run at one evaluation, in percent."""
+
+    familiar: float
+    novel: float
+
+
+def errors_of(record: Record) -> list[Errors]:
+    """The errors of a run at each of its evaluations; the last is that of the last step."""
+    novel = {step: 100 - accuracy for step, accuracy, _ in record.curve}
+    return [Errors(100 - accuracy, novel[step]) for step, accuracy in record.familiar_curve]
+
+
 def degrees(kind: str, code: int) -> int:
     """An azimuth or elevation in degrees, from its code in the labels."""
     return 10 * code if kind == "azimuth" else 30 + 5 * code
@@ -149,11 +162,9 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
     """Draw the error by viewpoint (azimuths as a polar plot, elevations as bars), by the distance from the nearest
     trained view, and on novel against familiar viewpoints while training, for rows of one split; False, and no
     picture, if no run has recorded its viewpoints."""
-    measured = {
-        row: [errors for record in records if (errors := read_viewpoints(record.folder))]
-        for row, records in found.items()
-    }
-    measured = {row: runs for row, runs in measured.items() if runs}
+    with_errors = {row: [run for run in records if read_viewpoints(run.folder)] for row, records in found.items()}
+    shown = {row: records for row, records in with_errors.items() if records}
+    measured = {row: [read_viewpoints(run.folder) for run in records] for row, records in shown.items()}
     if not measured:
         return False
     splits = {read_config(found[row][0].folder).data.split for row in measured}
@@ -176,23 +187,19 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
             left.bar(places, list(by_angle.values()), width, **look)
         by_distance = mean_of([error_by_distance(run, split) for run in runs])
         middle.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
-        familiar, novel = _errors_while_training(found[row])
-        right.plot(familiar, novel, linewidth=1, alpha=0.6, **look)
-        right.plot(familiar[-1:], novel[-1:], marker="o", color=look["color"])
+        while_training = [(max(one.familiar, SMALLEST), max(one.novel, SMALLEST)) for one in mean_errors(shown[row])]
+        right.plot(*zip(*while_training, strict=True), linewidth=1, alpha=0.6, **look)
+        right.plot(*while_training[-1], marker="o", color=look["color"])
     _label(left, middle, right, kind, trained_angles(next(iter(measured.values()))[0], split))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
     return True
 
 
-def _errors_while_training(records: Sequence[Record]) -> tuple[list[float], list[float]]:
-    """The errors in percent on familiar and on novel viewpoints at each evaluation, means over the runs."""
-    curves = [[accuracy for _, accuracy in record.familiar_curve] for record in records]
-    others = [[accuracy for _, accuracy, _ in record.curve] for record in records]
-    familiar, novel = (
-        [max(100 - statistics.fmean(each), SMALLEST) for each in zip(*those, strict=True)] for those in (curves, others)
-    )
-    return familiar, novel
+def mean_errors(records: Sequence[Record]) -> list[Errors]:
+    """The errors at each evaluation, means over the runs."""
+    evaluations = zip(*map(errors_of, records), strict=True)
+    return [Errors(*map(statistics.fmean, zip(*each, strict=True))) for each in evaluations]
 
 
 def _label(left: Any, middle: Any, right: Any, kind: str, trained: Sequence[int]) -> None:

@@ -35,7 +35,7 @@ from emcaps.data.splits import TRAINED_VIEWPOINTS
 from emcaps.experiments.records import Record, finished, runs_link, spread
 from emcaps.experiments.runner import Training, train_missing
 from emcaps.experiments.table2 import BEST, BEST_BY_ITERATIONS, BEST_BY_VIEW, FAITHFUL, SMALL_CNN
-from emcaps.experiments.viewpoint_errors import draw_viewpoints, measure_viewpoints
+from emcaps.experiments.viewpoint_errors import Errors, draw_viewpoints, errors_of, measure_viewpoints
 from emcaps.names import check_name
 from emcaps.nn.summary import parameters_of
 from emcaps.report.figures import check_matplotlib
@@ -138,19 +138,6 @@ def run_viewpoints(
     if figures is not None:
         for path in draw_figures(found, figures):
             console.print(f"figure: {path}", markup=False)
-
-
-class Errors(NamedTuple):
-    """The errors of one run at one evaluation, in percent."""
-
-    familiar: float
-    novel: float
-
-
-def errors_of(record: Record) -> list[Errors]:
-    """The errors of a run at each of its evaluations; the last is that of the last step."""
-    novel = {step: 100 - accuracy for step, accuracy, _ in record.curve}
-    return [Errors(100 - accuracy, novel[step]) for step, accuracy in record.familiar_curve]
 
 
 class Matched(NamedTuple):

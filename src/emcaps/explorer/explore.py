@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emcaps.config import DataConfig
+from emcaps.config import DataConfig, RunConfig
 from emcaps.data.picture_files import is_picture, pictures_below
 from emcaps.data.prepared import class_names
 from emcaps.data.splits import load_tested
@@ -17,7 +18,8 @@ from emcaps.explorer.page_file import GENERATOR, page_html
 from emcaps.explorer.pictures import VIEWS, given_images, given_pictures, reads_toys, turning_toys
 from emcaps.files import atomic_write
 from emcaps.nn import MatrixCapsNet
-from emcaps.train.checkpoint import load_network
+from emcaps.nn.network import without_decoder
+from emcaps.train.checkpoint import load_network, save_weights
 from emcaps.weights import find_weights
 
 EXAMPLES = 30
@@ -38,7 +40,7 @@ def explorer_page(
     images that it was tested on, from the prepared data in `folder`. `on_progress(done, total)` is told of every toy.
     """
     path = find_weights(name)
-    network, config, _ = load_network(path, "cpu", "reference")
+    network, config, step = load_network(path, "cpu", "reference")
     if not isinstance(network, MatrixCapsNet):
         raise ValueError(
             f"{name} is a {config.network.kind} network, which has no routing to show: name a capsule network"
@@ -51,7 +53,18 @@ def explorer_page(
         shown = turning_toys(config.data, views=views, on_progress=on_progress)
     else:
         shown = _tested_images(config.data, folder)
-    return page_html(path.read_bytes(), shown, f"{_short(name)} on {_described(shown)}")
+    weights = path.read_bytes()
+    if config.network.decoder:
+        weights = _weights_of(network, without_decoder(network, config), step)
+    return page_html(weights, shown, f"{_short(name)} on {_described(shown)}")
+
+
+def _weights_of(network: MatrixCapsNet, config: RunConfig, step: int) -> bytes:
+    """A weights file's content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.safetensors"
+        save_weights(path, network, config, step)
+        return path.read_bytes()
 
 
 def write_page(page: str, out: Path) -> None:

@@ -74,7 +74,7 @@ class Classifier(nn.Module):
     def _prepared(self, images: Any, data: DataConfig) -> Tensor:
         """The images as a uint8 tensor (N, C, side, side) of the size that training had."""
         given = as_array(images)
-        if len(given) == 0:
+        if given.ndim and len(given) == 0:
             raise ValueError("there are no images to classify")
         found = channels_first(given)
         if found.shape[1] != data.image_channels:

@@ -12,10 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from emcaps.nn.geometry import POSE
 from emcaps.routing import RoutingOutput
-
-POSE = 16
-"""How many numbers a pose has."""
 
 
 class Decoder(nn.Module):

@@ -14,6 +14,8 @@ from emcaps.routing.geometry import Pair, as_pair, parent_grid
 
 IMAGE_KERNEL, IMAGE_STRIDE, IMAGE_PADDING = 5, 2, 2
 """Of the first, ordinary convolution. The primary capsules read each of its positions by itself."""
+POSE = 16
+"""Elements of a pose, and of a vote."""
 
 
 class CapsuleLayer(NamedTuple):
@@ -78,7 +80,7 @@ def parameter_count(config: NetworkConfig, image_channels: int) -> int:
     first = config.conv_channels * (image_channels * IMAGE_KERNEL**2 + 1)
     primary = 17 * config.primary_types * (config.conv_channels + 1)
     layers = capsule_layers(config)
-    matrix = 256 if config.pose == "vector" else 16
+    matrix = POSE**2 if config.pose == "vector" else POSE
     routed = sum(
         matrix * math.prod(layer.kernel or ()) * layer.child_types * layer.parent_types + 2 * layer.parent_types
         for layer in layers

@@ -152,6 +152,7 @@ class ConvCaps(nn.Module):
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
         """Route as `forward` does, and keep every iteration."""
+        check_capsules(children)
         return conv_routing_trace(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
 
     def extra_repr(self) -> str:
@@ -203,6 +204,7 @@ class ClassCaps(nn.Module):
         return routing_lambda(iterations - 1, final_lambda) * (self.beta_a - last.cost)
 
     def _trace(self, children: RoutingOutput, routing: RoutingOptions) -> RoutingTrace:
+        check_capsules(children)
         scale = self.coordinate_scale
         return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **routing)
 

@@ -75,7 +75,7 @@ def _check_shapes(activation: Tensor, target: Tensor, weight: Tensor | None) -> 
             f"target must be the number of a class for each of the {len(activation)} examples, not {target.dtype} "
             f"{tuple(target.shape)}: one-hot targets become numbers by argmax(-1)"
         )
-    if weight is not None and weight.shape not in (target.shape, (1,), ()):
+    if isinstance(weight, Tensor) and weight.shape not in (target.shape, (1,), ()):
         raise ValueError(f"weight must be {tuple(target.shape)}, one for each example, not {tuple(weight.shape)}")
 
 

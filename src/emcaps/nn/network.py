@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from emcaps.config import NetworkConfig
+from emcaps.config import NetworkConfig, RunConfig, TrainConfig
 from emcaps.files import half_of_memory
 from emcaps.nn.baseline import BaselineCNN, hidden_inputs
 from emcaps.nn.classifier import Classifier
@@ -187,6 +187,13 @@ class MatrixCapsNet(Classifier):
         pose = capsules.pose
         size = (pose.square().mean((1, 2, 3, 4, 5), keepdim=True) + 1e-6).sqrt()  # never zero, even of zero poses
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
+
+
+def without_decoder(network: nn.Module, config: RunConfig) -> RunConfig:
+    """Take a network's decoder away, which no answer needs; gives the config of the network that is left."""
+    if isinstance(network, MatrixCapsNet):
+        network.decoder = None
+    return config.override({"network.decoder": 0, "train.reconstruction": TrainConfig.reconstruction})
 
 
 def _check_memory(parameters: int) -> None:

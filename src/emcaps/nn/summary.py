@@ -31,6 +31,8 @@ class LayerRow(NamedTuple):
     output_shape: tuple[int, ...]
     """Of the activations, without the batch: (H, W, channels or types)."""
     parameters: int
+    counted: bool = True
+    """Whether its parameters are among the network's; a decoder's are not, since no answer needs it."""
 
 
 def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> list[LayerRow]:
@@ -51,7 +53,7 @@ def summarise(config: NetworkConfig, image_channels: int, image_size: int) -> li
     rows = [LayerRow("input", *LayerDetails(), (image_size, image_size, image_channels), 0)]
     for name, layer in network.named_children():
         details = _routed_details(layer, routed[name]) if name in routed else LayerDetails(_details(layer))
-        rows.append(LayerRow(name, *details, shapes[name], count_parameters(layer)))
+        rows.append(LayerRow(name, *details, shapes[name], count_parameters(layer), not isinstance(layer, Decoder)))
     return rows
 
 

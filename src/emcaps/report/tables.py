@@ -42,9 +42,10 @@ def layer_table(rows: Sequence[LayerRow], title: str) -> Table:
             "" if row.mean_data is None else _three_digits(row.mean_data),
         ]
         parameters = f"{row.parameters:,}" if row.parameters else ""
+        parameters = parameters if row.counted else f"({parameters})"
         table.add_row(name, row.details, shape, *(data if routed else []), parameters)
     table.add_section()
-    total = f"{sum(row.parameters for row in rows):,}"
+    total = f"{sum(row.parameters for row in rows if row.counted):,}"
     table.add_row("total", "", "", *(["", ""] if routed else []), total)
     return table
 

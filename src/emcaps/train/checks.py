@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emcaps.config import DataConfig, NetworkConfig, RunConfig
-from emcaps.data.prepared import Examples, class_names
+from emcaps.data.prepared import SIDE, Examples, class_names
 from emcaps.data.sources import source_path
 from emcaps.names import first_of
 from emcaps.nn.geometry import check_image_size
@@ -41,10 +41,11 @@ def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = N
 def check_fits(config: RunConfig, examples: Examples) -> None:
     """Raise ValueError unless the config's crop, channels and classes fit these examples and its network."""
     side, crop, classes = min(examples.images.shape[2:]), config.data.crop, config.network.classes
-    if config.data.size and examples.images.shape[2] != config.data.size:
+    trained_on = config.data.size or SIDE
+    if not examples.has_viewpoints and examples.images.shape[2] != trained_on:
         raise ValueError(
-            f"the network reads images of {config.data.size} pixels, and these have {examples.images.shape[2]}: import "
-            f"them with --size {config.data.size}"
+            f"the network reads images of {trained_on} pixels, and these have {examples.images.shape[2]}: import them "
+            f"with --size {trained_on}"
         )
     if crop > side:
         raise ValueError(f"data.crop must be at most {side}, the side of the images, not {crop}: choose a smaller crop")

@@ -19,7 +19,7 @@ from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
 from emcaps.train import run_folder as folders
 from emcaps.train.graph import GraphedStep, undo_changes
-from emcaps.train.step import TrainingStep, loss_of
+from emcaps.train.step import Mixed, TrainingStep, training_loss
 
 logger = logging.getLogger("emcaps")
 
@@ -134,8 +134,9 @@ def _fits(step: TrainingStep, size: int) -> bool:
             others = step.images[examples] if step.counterparts is not None else None
             crops = augment(step.images[examples], config.data, step.generator, others)
             with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.train.autocast == "bfloat16"):
-                loss = loss_of(step.network(crops), step.labels[examples], config.train, step.margin)
-            loss.backward()
+                labels = step.labels[examples]
+                mixed = Mixed(crops.new_ones(size), labels) if config.train.mixup else None
+                training_loss(step.network, crops, labels, config.train, step.margin, mixed)[1].backward()
             # The optimiser's two moments and what it computes between, of every parameter.
             spare = [torch.empty_like(value) for value in step.network.parameters() for _ in range(3)]
             del spare

@@ -222,7 +222,7 @@ def images_at_a_time(config: RunConfig, device: torch.device) -> int:
 
 def check_is_evaluation(path: Path) -> None:
     """Raise ValueError if an evaluation would take the place of a folder, or of a file of another kind."""
-    check_replaces(path, b"{", "evaluation")
+    check_replaces(path, "evaluation", b"{")
     if path.is_file() and path.stat().st_size:
         try:
             known = "crops" in read_json(path)

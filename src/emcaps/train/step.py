@@ -158,18 +158,40 @@ def train_step(
     Several processes make the same update, from all their crops, and get the loss and the right answers of all.
     """
     with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
-        output = network(crops)
-        loss = loss_of(output, labels, config, margin, mixed.own if mixed else None)
-        if mixed is not None:
-            loss = loss + loss_of(output, mixed.neighbours, config, margin, 1 - mixed.own)
-        if (decoder := getattr(network, "decoder", None)) is not None:
-            loss = loss + config.reconstruction * F.mse_loss(decoder(output, labels), crops)
+        output, loss = training_loss(network, crops, labels, config, margin, mixed)
     optimiser.zero_grad()
     loss.backward()
     right = right_answers(class_scores(output).detach(), labels)
     loss, right = distributed.reduce_step(network, loss.detach(), right)
     optimiser.step()
     return loss, right
+
+
+def training_loss(
+    network: nn.Module,
+    crops: Tensor,
+    labels: Tensor,
+    config: TrainConfig,
+    margin: float | Tensor,
+    mixed: Mixed | None = None,
+) -> tuple[RoutingOutput | Tensor, Tensor]:
+    """The network's output for crops, and what it is trained to lower. A mixed crop counts for both of its images."""
+    output = network(crops)
+    loss = loss_of(output, labels, config, margin, mixed.own if mixed else None)
+    if mixed is not None:
+        loss = loss + loss_of(output, mixed.neighbours, config, margin, 1 - mixed.own)
+    if (decoder := getattr(network, "decoder", None)) is not None:
+        drawn = reconstruction_loss(decoder(output, labels), crops, mixed.own if mixed else None)
+        if mixed is not None:
+            drawn = drawn + reconstruction_loss(decoder(output, mixed.neighbours), crops, 1 - mixed.own)
+        loss = loss + config.reconstruction * drawn
+    return output, loss
+
+
+def reconstruction_loss(drawn: Tensor, crops: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The squared error of drawn crops, the mean over pixels and examples; `weight` (B,) weights examples."""
+    errors = (drawn - crops).square().flatten(1).mean(1)
+    return errors.mean() if weight is None else (errors * weight).mean()
 
 
 def loss_of(
