@@ -15,6 +15,7 @@ ORDER = [
     "names",
     "version",
     "files",
+    "config_rules",
     "config",
     "provenance",
     "interrupts",

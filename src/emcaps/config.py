@@ -7,12 +7,12 @@ import functools
 import json
 import math
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from emcaps.config_rules import LARGEST_NUMBER, LARGEST_WHOLE, check_choices, check_numbers, check_sizes, parse, require
 from emcaps.files import parse_json
-from emcaps.names import check_name, shown, unknown_name
+from emcaps.names import check_name, unknown_name
 
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
@@ -46,18 +46,6 @@ VIEWS: tuple[View, ...] = typing.get_args(View)
 FITS: tuple[Fit, ...] = typing.get_args(Fit)
 STANDARDS: tuple[Standard, ...] = typing.get_args(Standard)
 
-LARGEST_NUMBER = 1e30
-"""Above this, products of settings leave the range of float32."""
-MOST_STEPS = 10**12
-LARGEST_WHOLE = {
-    "network": 10_000,
-    "data": 10_000,
-    "train": MOST_STEPS,
-    "train.batch_size": 1_000_000,
-    "train.seed": 2**64 - 1,
-    "train.keep_checkpoints": 1000,
-}
-"""The largest whole numbers, by section or setting: beyond what any machine holds, but small enough to say so."""
 
 OLD_NAMES = {"train.decay": "train.learning_rate_schedule", "train.margin": "train.margin_schedule"}
 """Settings that had another name once: recorded runs and weights have the old one, which is still read."""
@@ -76,9 +64,9 @@ class LayerConfig:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole and value >= 1, value, f"{name} of a capsule layer must be a whole number of at least 1")
+            require(whole and value >= 1, value, f"{name} of a capsule layer must be a whole number of at least 1")
             most = LARGEST_WHOLE["network"]
-            _require(value <= most, value, f"{name} of a capsule layer must be at most {most:,}")
+            require(value <= most, value, f"{name} of a capsule layer must be at most {most:,}")
 
 
 @dataclass(frozen=True)
@@ -152,49 +140,49 @@ class NetworkConfig:
     multiplies it by a 16x16 matrix, which only the reference implementation does."""
 
     def __post_init__(self) -> None:
-        _check_choices(self, "network")
-        _check_sizes(self, "network")
-        _check_numbers(self, "network", "at least 1", "conv_channels", "primary_types", "iterations")
+        check_choices(self, "network", _types())
+        check_sizes(self, "network")
+        check_numbers(self, "network", "at least 1", "conv_channels", "primary_types", "iterations")
         if self.layers is None:
-            _check_numbers(self, "network", "at least 1 without network.layers", "conv1_types", "conv2_types")
+            check_numbers(self, "network", "at least 1 without network.layers", "conv1_types", "conv2_types")
         else:
-            _require(
+            require(
                 self.kind == "capsules",
                 self.layers,
                 f"network.layers describes capsules, which the {self.kind} network has not: it must be left out",
             )
             for name, value in {"layers": _read_layers(self.layers), "conv1_types": 0, "conv2_types": 0}.items():
                 object.__setattr__(self, name, value)
-        _check_numbers(self, "network", "at least 1", "cnn_channels", "cnn_hidden")
+        check_numbers(self, "network", "at least 1", "cnn_channels", "cnn_hidden")
         for name in ("cnn_channels", "cnn_hidden", "cnn_pooling"):
-            _require(
+            require(
                 self.kind == "cnn" or getattr(self, name) == getattr(NetworkConfig, name),
                 getattr(self, name),
                 f"network.{name} describes the cnn network, and this one is made of capsules: it must be left out",
             )
-        _check_numbers(self, "network", "at least 2", "classes")
-        _check_numbers(self, "network", "finite", "weight_identity", "coordinate_scale")
-        _check_numbers(self, "network", "positive and finite", "final_lambda")
+        check_numbers(self, "network", "at least 2", "classes")
+        check_numbers(self, "network", "finite", "weight_identity", "coordinate_scale")
+        check_numbers(self, "network", "positive and finite", "final_lambda")
         floats = ("variance_floor", "weight_noise", "pose_scale", "class_scale")
-        _check_numbers(self, "network", "zero or more, and finite", *floats)
-        _check_numbers(self, "network", "a share, 0 to 1", "dropout")
-        _require(
+        check_numbers(self, "network", "zero or more, and finite", *floats)
+        check_numbers(self, "network", "a share, 0 to 1", "dropout")
+        require(
             self.kind == "capsules" or self.dropout == 0,
             self.dropout,
             "network.dropout switches off capsules, and a cnn has none: it must be 0",
         )
-        _check_numbers(self, "network", "zero or more", "decoder")
-        _require(
+        check_numbers(self, "network", "zero or more", "decoder")
+        require(
             self.kind == "capsules" or self.decoder == 0,
             self.decoder,
             "network.decoder draws images from the poses of capsules, and a cnn has none: it must be 0",
         )
-        _require(
+        require(
             self.pose == "matrix" or self.impl in ("auto", "reference"),
             self.impl,
             "network.impl must be 'auto' or 'reference' with network.pose 'vector', which no kernel routes",
         )
-        _require(
+        require(
             self.pose_scale > 0 or self.class_scale == 0,
             self.class_scale,
             "network.class_scale needs network.pose_scale, which is off: set both, or neither",
@@ -262,15 +250,15 @@ class DataConfig:
     ("pad"), or it is stretched ("stretch"). New pictures are treated alike when the network classifies them."""
 
     def __post_init__(self) -> None:
-        _check_choices(self, "data")
-        _check_sizes(self, "data")
-        _check_numbers(self, "data", "at least 8", "crop")
-        _check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
-        _check_numbers(self, "data", "0 to 4", "channels")
-        _check_numbers(self, "data", "zero or more, and finite", "brightness", "zoom", "slant", "stretch", "bend")
-        _check_numbers(self, "data", "0 to 180", "turn")
-        _check_numbers(self, "data", "a share, 0 to 1", "splice", "mirror")
-        _require(
+        check_choices(self, "data", _types())
+        check_sizes(self, "data")
+        check_numbers(self, "data", "at least 8", "crop")
+        check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
+        check_numbers(self, "data", "0 to 4", "channels")
+        check_numbers(self, "data", "zero or more, and finite", "brightness", "zoom", "slant", "stretch", "bend")
+        check_numbers(self, "data", "0 to 180", "turn")
+        check_numbers(self, "data", "a share, 0 to 1", "splice", "mirror")
+        require(
             0 < self.contrast_low <= self.contrast_high < math.inf,
             (self.contrast_low, self.contrast_high),
             "data.contrast_low and data.contrast_high must be positive, finite and in this order",
@@ -331,19 +319,19 @@ class TrainConfig:
     """"bfloat16" runs forward pass and loss under torch.autocast; evaluation stays in float32."""
 
     def __post_init__(self) -> None:
-        _check_choices(self, "train")
-        _check_sizes(self, "train")
+        check_choices(self, "train", _types())
+        check_sizes(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
-        _check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
-        _check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
-        _check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
-        _check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate", "reconstruction")
-        _check_numbers(self, "train", "a share, 0 to 1", "mixup", "average")
+        check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
+        check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
+        check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
+        check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate", "reconstruction")
+        check_numbers(self, "train", "a share, 0 to 1", "mixup", "average")
         grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
         fastest = max(1.0, self.beta_rate, self.beta_a_rate)
         exponent = math.log10(self.learning_rate) + math.log10(fastest)
         exponent += self.steps / self.decay_steps * math.log10(self.decay_rate) if grows else 0.0
-        _require(
+        require(
             exponent <= math.log10(LARGEST_NUMBER),
             (self.learning_rate, self.beta_rate, self.beta_a_rate, self.decay_rate),
             f"train.learning_rate times train.beta_rate or train.beta_a_rate, as train.decay_rate changes it, must "
@@ -371,12 +359,12 @@ class RunConfig:
             raise ValueError(
                 f"the cnn network gives logits, so train.loss must be 'cross_entropy', not {self.train.loss!r}"
             )
-        _require(
+        require(
             self.network.kind == "capsules" or self.train.watch == 0,
             self.train.watch,
             "train.watch looks at routing, which the cnn network has not: it must be 0",
         )
-        _require(
+        require(
             self.network.decoder > 0 or self.train.reconstruction == TrainConfig.reconstruction,
             self.train.reconstruction,
             f"train.reconstruction weights what network.decoder draws, and there is none: it must be left at "
@@ -393,11 +381,11 @@ class RunConfig:
     @classmethod
     def from_dict(cls, sections: dict[str, dict[str, Any]]) -> RunConfig:
         """The config whose sections hold these settings; those that are left out have their defaults."""
-        _require(isinstance(sections, dict), sections, "a config must be a table of sections")
+        require(isinstance(sections, dict), sections, "a config must be a table of sections")
         assignments: dict[str, Any] = {}
         for section, settings in sections.items():
             check_name("section", section, SECTIONS)
-            _require(isinstance(settings, dict), settings, f"the section {section!r} must hold settings")
+            require(isinstance(settings, dict), settings, f"the section {section!r} must hold settings")
             assignments |= {f"{section}.{key}": value for key, value in settings.items()}
         return cls().override(assignments)
 
@@ -408,65 +396,16 @@ class RunConfig:
             if name not in _types():
                 raise ValueError(unknown_name("setting", name, _types()))
             section, _, key = name.partition(".")
-            changes[section][key] = _parse(name, value)
+            changes[section][key] = parse(name, value, _types()[name])
         changed = RunConfig(**{s: dataclasses.replace(getattr(self, s), **c) for s, c in changes.items()})
         if changed.network.layers is not None:
             for key in ("conv1_types", "conv2_types"):
                 rule = f"network.layers states the types of every layer, so network.{key} must be left out"
-                _require(not changes["network"].get(key), changes["network"].get(key), rule)
+                require(not changes["network"].get(key), changes["network"].get(key), rule)
         return changed
 
 
 SECTIONS = {"network": NetworkConfig, "data": DataConfig, "train": TrainConfig}
-
-NUMBER_RULES: dict[str, Callable[[float], bool]] = {
-    "at least 1": lambda value: value >= 1,
-    "at least 1 without network.layers": lambda value: value >= 1,
-    "at least 2": lambda value: value >= 2,
-    "at least 8": lambda value: value >= 8,
-    "zero or more": lambda value: value >= 0,
-    "0 to 4": lambda value: 0 <= value <= 4,
-    "0 to 180": lambda value: 0 <= value <= 180,
-    "finite": math.isfinite,
-    "positive and finite": lambda value: 0 < value < math.inf,
-    "zero or more, and finite": lambda value: 0 <= value < math.inf,
-    "a share, 0 to 1": lambda value: 0 <= value <= 1,
-}
-
-
-def _require(condition: bool, value: object, rule: str) -> None:
-    if not condition:
-        raise ValueError(f"{rule}, not {shown(value)}")
-
-
-def _check_sizes(config: object, section: str) -> None:
-    """Raise ValueError for a number that is so large that it can only be a mistake, and would overflow somewhere."""
-    for key, value in vars(config).items():
-        name = f"{section}.{key}"
-        if isinstance(value, int):
-            most: float = LARGEST_WHOLE.get(name, LARGEST_WHOLE[section])
-            _require(value <= most, value, f"{name} must be at most {most:,}")
-        elif isinstance(value, float) and math.isfinite(value):  # what is not finite gets a message of its own
-            _require(value <= LARGEST_NUMBER, value, f"{name} must be at most {LARGEST_NUMBER}")
-            _require(value >= -LARGEST_NUMBER, value, f"{name} must be at least -{LARGEST_NUMBER}")
-
-
-def _check_numbers(config: object, section: str, rule: str, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _require(NUMBER_RULES[rule](value), value, f"{section}.{name} must be {rule}")
-
-
-def _check_choices(config: object, section: str) -> None:
-    """Raise ValueError unless every setting of a Literal type has one of that type's values."""
-    for name, wanted in _types().items():
-        if name.startswith(f"{section}.") and (choices := _choices(wanted)):
-            check_name(name, getattr(config, name.removeprefix(f"{section}.")), choices)
-
-
-def _choices(wanted: Any) -> tuple[str, ...]:
-    """The values of a Literal type; none for any other type."""
-    return typing.get_args(wanted) if typing.get_origin(wanted) is Literal else ()
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
@@ -477,40 +416,12 @@ def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
     return {OLD_NAMES.get(name, name): value for name, value in assignments.items()}
 
 
-def _parse(name: str, value: Any) -> Any:
-    """The value of a setting such as "train.steps", read from a string if need be and checked against its type."""
-    wanted = _types()[name]
-    if choices := _choices(wanted):
-        check_name(name, value, choices)
-        return value
-    if name == "network.layers":  # which NetworkConfig reads
-        return value
-    if typing.get_origin(wanted) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{name} must be a list of texts, not {shown(value)}")
-        return tuple(value)
-    if isinstance(value, str) and wanted is not str:
-        try:
-            value = wanted(value.replace("_", ""))
-        except ValueError:
-            kind = "a whole number" if wanted is int else "a number"
-            raise ValueError(f"{name} must be {kind}, not {shown(value)}") from None
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except OverflowError:
-            raise ValueError(f"{name} must be at most {LARGEST_NUMBER}, not {shown(value)}") from None
-    if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ValueError(f"{name} must be of type {wanted.__name__}, not {shown(value)}")
-    return value
-
-
 def _read_layers(given: Any) -> tuple[LayerConfig, ...]:
     """Layers from a text such as "16:3:2, 16", or from a list of texts, dicts or layers."""
     if isinstance(given, str):
         given = given.split(",") if given.strip() else ()
     example = "'16:3:2, 16:3:1'"
-    _require(isinstance(given, list | tuple), given, f"network.layers must be a list, or a text such as {example}")
+    require(isinstance(given, list | tuple), given, f"network.layers must be a list, or a text such as {example}")
     layers = []
     for number, one in enumerate(given, start=1):
         try:
@@ -523,7 +434,7 @@ def _read_layers(given: Any) -> tuple[LayerConfig, ...]:
 def _read_layer(given: Any) -> LayerConfig:
     if isinstance(given, str):
         numbers = given.strip().split(":")
-        _require(
+        require(
             len(numbers) <= 3 and all(number.strip().isdecimal() for number in numbers),
             given,
             "a layer must be written types:kernel:stride in whole numbers, such as '16:3:2', or '16' for '16:3:1'",
@@ -532,9 +443,9 @@ def _read_layer(given: Any) -> LayerConfig:
     if isinstance(given, dict):
         for key in given:
             check_name("setting of a layer", key, ("types", "kernel", "stride"))
-        _require("types" in given, given, "a layer must say its types")
+        require("types" in given, given, "a layer must say its types")
         return LayerConfig(**given)
-    _require(isinstance(given, LayerConfig), given, "a layer must be a LayerConfig, a dict or a text such as '16:3:2'")
+    require(isinstance(given, LayerConfig), given, "a layer must be a LayerConfig, a dict or a text such as '16:3:2'")
     return typing.cast("LayerConfig", given)
 
 

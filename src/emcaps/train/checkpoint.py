@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from emcaps.config import MOST_STEPS, RunConfig
+from emcaps.config import RunConfig
+from emcaps.config_rules import MOST_STEPS
 from emcaps.nn import build_network
 from emcaps.nn.classifier import Classifier
 from emcaps.routing.availability import choose_implementation, unavailable

@@ -26,7 +26,8 @@ from typing import Any
 
 import torch
 
-from emcaps.config import MOST_STEPS, RunConfig
+from emcaps.config import RunConfig
+from emcaps.config_rules import MOST_STEPS
 from emcaps.data.prepared import Examples, fingerprint
 from emcaps.files import append_line, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
