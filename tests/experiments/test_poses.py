@@ -11,6 +11,7 @@ from rich.console import Console
 from emcaps.config import DataConfig, preset
 from emcaps.data.prepared import Examples, prepared_path, save_prepared
 from emcaps.experiments import poses
+from emcaps.experiments.pose_drawings import pictures_of
 from emcaps.nn import build_network
 from emcaps.train import train
 
@@ -86,6 +87,21 @@ def test_the_command_reads_both_networks_and_records_what_it_found(runs):
     table = poses.markdown_readouts([capsules, cnn]).splitlines()
     assert len(table) == 2 + 4 + 5
     assert len(poses.component_rows(capsules)) == 16
+
+
+def test_a_network_with_a_decoder_draws_from_its_poses(bars):
+    config = preset("tiny").override({**TINY, "network.decoder": 4, "data.view": "stereo"})
+    train(config, bars / "drawing", device="cpu", data_folder=bars)
+    console = Console(file=io.StringIO(), width=120)
+    poses.run_poses(
+        [str(bars / "drawing")], console, json=bars / "d.json", figures=bars, device="cpu", data_folder=bars
+    )
+    (found,) = poses.read_poses(bars / "d.json")
+    record = found["drawings"]
+    assert record["classes"] == ["animal", "human"]
+    assert pictures_of(record, "images").shape == pictures_of(record, "drawn").shape == (2, 16, 16)
+    assert pictures_of(record, "variations").shape == (16 * 5, 16, 16)
+    assert (bars / "poses-drawing-drawn.png").stat().st_size > 10_000
 
 
 def test_the_pose_that_is_read_is_that_of_the_true_class():

@@ -29,6 +29,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from emcaps.analysis.drawings import make_drawings
 from emcaps.analysis.readout import (
     QUANTITIES,
     Numbers,
@@ -45,8 +46,10 @@ from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import Examples
 from emcaps.data.splits import VALIDATIONS, load_split
 from emcaps.data.tensors import to_tensors
+from emcaps.experiments.pose_drawings import draw_drawings, record_of
 from emcaps.experiments.viewpoint_errors import degrees
 from emcaps.files import atomic_write, read_json, write_json
+from emcaps.nn import MatrixCapsNet
 from emcaps.nn.baseline import BaselineCNN
 from emcaps.nn.classifier import Classifier, class_scores
 from emcaps.report.figures import check_matplotlib, new_figure
@@ -138,7 +141,16 @@ def measure_poses(
     if "pose" in readouts:
         found["by class"] = {name: _mean([scores]) for name, scores in readouts["pose"].items()}
         found |= _components(test)
+    if isinstance(network, MatrixCapsNet) and network.decoder is not None:
+        found["drawings"] = _drawings(network, config, chosen[1], place)
     return found
+
+
+def _drawings(network: MatrixCapsNet, config: RunConfig, examples: Examples, device: torch.device) -> dict[str, Any]:
+    """What the network's decoder draws, from as many of the examples as are evaluated at a time."""
+    images, labels = to_tensors(_some(examples, images_at_a_time(config, device)), config.data.view, device)
+    crops = evaluation_crops(images, config.data.crop, 1, config.data.standardise)[:, 0]
+    return record_of(make_drawings(network, crops, labels), examples.names)
 
 
 def label_of(name: str) -> str:
@@ -329,12 +341,15 @@ def markdown_components(one: Mapping[str, Any]) -> str:
 
 
 def draw_figures(found: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """A picture of each capsule network: correlations by class, and the pose as the toys turn."""
+    """Pictures of each capsule network: correlations by class and the pose as the toys turn, and what is drawn."""
     paths = []
     for one in found:
         if "correlations" in one:
             paths.append(folder / f"poses-{one['name']}.png")
             _draw(one, paths[-1])
+        if "drawings" in one:
+            paths.append(folder / f"poses-{one['name']}-drawn.png")
+            draw_drawings(one["drawings"], paths[-1])
     return paths
 
 
