@@ -63,8 +63,10 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.kind": "cnn"}, "train.loss must be 'cross_entropy', not 'spread'"),
         ({"network.conv1_types": 0}, "network.conv1_types must be at least 1 without network.layers, not 0"),
         ({"network.layers": 3}, "network.layers must be a list, or a text such as '16:3:2, 16:3:1', not 3"),
-        ({"network.layers": "8, x:3"}, "layer 2: a layer must be written types:kernel:stride .* not ' x:3'"),
-        ({"network.layers": "8:3:1:1"}, "layer 1: a layer must be written types:kernel:stride .* not '8:3:1:1'"),
+        ({"network.layers": "8, x:3"}, "layer 2: a layer must be written types:kernel:stride:padding .* not ' x:3'"),
+        ({"network.layers": "8:3:1:1:1"}, "layer 1: a layer must be written types:kernel:stride:padding .* not '8:3:1:1:1'"),
+        ({"network.layers": "8:3:1:3"}, "padding of a capsule layer must be smaller than its kernel, 3, not 3"),
+        ({"network.layers": [{"types": 8, "padding": -1}]}, "padding of a capsule layer must be .* at least 0, not -1"),
         ({"network.layers": "8,"}, "layer 2: a layer must be written .* not ''"),
         ({"network.layers": "0"}, "layer 1: types of a capsule layer must be a whole number of at least 1, not 0"),
         ({"network.layers": ["8:0"]}, "layer 1: kernel of a capsule layer must be a whole number of at least 1, not 0"),
@@ -206,8 +208,8 @@ def test_a_cnn_cannot_be_watched():
     [
         ("16:5:2, 32 : 3 : 2,8", (LayerConfig(16, 5, 2), LayerConfig(32, 3, 2), LayerConfig(8, 3, 1))),
         (
-            ["16:5:2", {"types": 8, "stride": 2}, LayerConfig(4)],
-            (LayerConfig(16, 5, 2), LayerConfig(8, 3, 2), LayerConfig(4)),
+            ["16:5:2", {"types": 8, "stride": 2, "padding": 1}, "4:3:1:2"],
+            (LayerConfig(16, 5, 2), LayerConfig(8, 3, 2, padding=1), LayerConfig(4, padding=2)),
         ),
         (" ", ()),
         ([], ()),
@@ -224,9 +226,16 @@ def test_layers_are_read_from_texts_and_lists_and_survive_json(given, layers):
 
 
 def test_layers_in_json_are_a_list_of_numbers_by_name():
-    config = preset("small").override({"network.layers": "16:3:2, 8"})
+    config = preset("small").override({"network.layers": "16:3:2, 8:3:1:1"})
     written = json.loads(config.to_json())["network"]["layers"]
-    assert written == [{"types": 16, "kernel": 3, "stride": 2}, {"types": 8, "kernel": 3, "stride": 1}]
+    assert written == [
+        {"types": 16, "kernel": 3, "stride": 2, "padding": 0},
+        {"types": 8, "kernel": 3, "stride": 1, "padding": 1},
+    ]
+
+
+def test_layers_that_were_written_without_padding_have_none():
+    assert NetworkConfig(layers=[{"types": 16, "kernel": 3, "stride": 2}]).layers == (LayerConfig(16, 3, 2, padding=0),)
 
 
 def test_a_described_network_goes_back_to_the_papers_layers_with_their_types():

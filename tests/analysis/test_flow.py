@@ -8,7 +8,15 @@ from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
 
 
-@pytest.fixture(params=["2:3:2, 2:3:1", "", "2:2:1, 3:2:3, 2:1:1"], ids=["the paper's depth", "no layer", "three"])
+NETWORKS = {
+    "the paper's depth": "2:3:2, 2:3:1",
+    "no layer": "",
+    "three": "2:2:1, 3:2:3, 2:1:1",
+    "padded": "2:3:2:1, 2:3:1:2",
+}
+
+
+@pytest.fixture(params=NETWORKS.values(), ids=NETWORKS)
 def traced(request):
     torch.manual_seed(0)
     config = NetworkConfig(conv_channels=3, primary_types=2, layers=request.param, iterations=2)
@@ -25,11 +33,14 @@ def test_image_shares_sum_to_one(traced, iteration):
     assert bool((shares >= 0).all())
 
 
-def given_by_children(assignment, activation, stride):
+def given_by_children(assignment, activation, stride, padding):
     """{(parent, child): data} of one convolutional layer and image, by loops over every edge."""
+    height, width, _ = activation.shape
     given = {}
     for v, u, y, x, c, o in itertools.product(*(range(size) for size in assignment.shape)):
-        child = (v * stride + y, u * stride + x, c)
+        child = (v * stride - padding + y, u * stride - padding + x, c)
+        if not (0 <= child[0] < height and 0 <= child[1] < width):
+            continue
         given[(v, u, o), child] = float(assignment[v, u, y, x, c, o] * activation[child])
     return given
 
@@ -51,8 +62,9 @@ def test_image_shares_against_loops(traced):
     shares = {index: float(top[index] / top.sum()) for index in itertools.product(*(range(size) for size in top.shape))}
     for number in reversed(range(len(network.config.layers))):
         step, children = trace.routed[number][iteration], activations[number][image]
-        stride = network.config.layers[number].stride
-        shares = passed_down(shares, given_by_children(step.assignment[image], children, stride))
+        layer = network.config.layers[number]
+        given = given_by_children(step.assignment[image], children, layer.stride, layer.padding)
+        shares = passed_down(shares, given)
     want = torch.zeros(8, 7, dtype=torch.float64)
     for (row, column, _), share in shares.items():
         want[row, column] += share

@@ -65,6 +65,17 @@ def test_entropy_of_a_conv_layer_sums_over_the_positions_that_read_a_child():
     assert found.view(5, 4, 2)[2, 1].tolist() == pytest.approx([inner] * 2)
 
 
+def test_padding_is_no_child():
+    layer, children = ConvCaps(2, 3, kernel=3, padding=1, iterations=2), torch.rand(1, 5, 4, 2)
+    trace = layer.trace(RoutingOutput(torch.randn(1, 5, 4, 2, 4, 4), children))
+    for step in trace:
+        assert float(step.assignment.detach().sum()) == pytest.approx(5 * 4 * 2), "a part of a child for each that exists"
+    assert assignment_entropy(layer, trace[0].assignment, children).tolist() == pytest.approx([1.0] * 40)
+    corner = shares(layer, trace[0].assignment, children).view(5, 4, 9, 2, 3)[0, 0]
+    assert (corner > 0).any(-1).any(-1).tolist() == [False] * 4 + [True, True, False, True, True]
+    assert position_statistics(layer, trace[1].assignment, children)["assigned"] == pytest.approx(1)
+
+
 def test_shares_are_the_data_that_the_m_step_used():
     layer, children = ConvCaps(2, 3, kernel=3, stride=2, iterations=2), torch.rand(2, 7, 5, 2)
     pose = torch.randn(2, 7, 5, 2, 4, 4)

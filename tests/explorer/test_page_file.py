@@ -51,6 +51,21 @@ def test_the_script_can_be_read(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"network.layers": "2:3:2, 2:3:1:1"}, "windows of .* are padded, which the page cannot show: name a network"),
+        ({"network.pose": "vector"}, "the poses of .* are vectors, which the page cannot show: name a network"),
+    ],
+)
+def test_networks_that_the_page_cannot_show(tmp_path, setting, message):
+    config = preset("tiny").override(setting)
+    path = tmp_path / "own.safetensors"
+    save_weights(path, build_network(config.network, 1), config, 0)
+    with pytest.raises(ValueError, match=message):
+        explorer_page(str(path))
+
+
 def test_nothing_in_the_page_can_end_its_script(weights):
     name = "</script><b> a<!--b.png"
     page = page_html(weights.read_bytes(), given_images(GREY, [name]), "title")

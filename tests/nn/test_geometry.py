@@ -23,6 +23,7 @@ def described(layers):
         (None, (33, 17), ["conv_caps1", "conv_caps2", "class_caps"]),
         ("3:4:2, 2:3:1, 4:2:3", (23, 31), ["conv_caps1", "conv_caps2", "conv_caps3", "class_caps"]),
         ("3:1:2", (9, 5), ["conv_caps1", "class_caps"]),
+        ("3:3:1:1, 4:5:2:2", (9, 1), ["conv_caps1", "conv_caps2", "class_caps"]),
         ((), (7, 3), ["class_caps"]),
     ],
 )
@@ -40,11 +41,11 @@ def test_routed_layers_are_those_of_the_network(layers, size, names):
         assert (layer.child_types, layer.parent_types) == tuple(module.weight.shape[-4:-2])
     for layer, module, parents in zip(layers, network.routed, grids[1:], strict=False):
         assert (*layer.parent_grid, layer.parent_types) == tuple(parents)
-        assert (layer.kernel, layer.stride) == (module.kernel, module.stride)
+        assert (layer.kernel, layer.stride, layer.padding) == (module.kernel, module.stride, module.padding)
     assert (layers[-1].parent_grid, layers[-1].kernel) == ((1, 1), layers[-1].child_grid)
 
 
-@pytest.mark.parametrize("layers", [None, "3:5:3, 2:2:2", ()])
+@pytest.mark.parametrize("layers", [None, "3:5:3, 2:2:2", "3:5:1:3", ()])
 def test_edges_are_the_votes_of_a_trace(layers):
     trace = MatrixCapsNet(described(layers), 1).trace(torch.randn(1, 1, 24, 21))
     votes = [steps[-1].assignment.numel() for steps in trace.routed]
@@ -81,6 +82,8 @@ def test_the_smallest_image_is_the_smallest_that_the_network_reads(layers, least
 def test_the_smallest_image_of_other_networks():
     assert smallest_image(preset("full").network) == 13
     assert smallest_image(described(())) == 1
+    assert smallest_image(described("4:3:1:1, 4:5:2:2")) == 1
+    assert smallest_image(described("4:3:2:0, 4:3:1:1")) == 5
 
 
 @pytest.mark.parametrize("pose_scale", [0.0, 0.5])

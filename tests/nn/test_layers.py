@@ -60,14 +60,13 @@ def test_primary_caps_are_the_same_in_one_product():
 
 
 def test_conv_caps_is_conv_routing_with_its_parameters():
-    layer = ConvCaps(3, 4, kernel=(2, 3), stride=(2, 1), iterations=2, variance_floor=1e-3)
+    layer = ConvCaps(3, 4, kernel=(2, 3), stride=(2, 1), padding=(1, 2), iterations=2, variance_floor=1e-3)
     layer.beta_u.data.normal_()
     layer.beta_a.data.normal_()
     got = layer(children())
-    want = conv_routing(
-        *children(), layer.weight, layer.beta_u, layer.beta_a, stride=(2, 1), iterations=2, variance_floor=1e-3
-    )
-    assert got.pose.shape == (2, 3, 5, 4, 4, 4)
+    options = {"stride": (2, 1), "padding": (1, 2), "iterations": 2, "variance_floor": 1e-3}
+    want = conv_routing(*children(), layer.weight, layer.beta_u, layer.beta_a, **options)
+    assert got.pose.shape == (2, 4, 9, 4, 4, 4)
     assert torch.equal(got.pose, want.pose)
     assert torch.equal(got.activation, want.activation)
 
@@ -81,7 +80,7 @@ def test_class_caps_is_class_routing_with_its_parameters():
     assert torch.equal(got.activation, want.activation)
 
 
-@pytest.mark.parametrize("layer", [ConvCaps(3, 4, stride=2, iterations=3), ClassCaps(3, 5, iterations=3)])
+@pytest.mark.parametrize("layer", [ConvCaps(3, 4, stride=2, padding=1, iterations=3), ClassCaps(3, 5, iterations=3)])
 def test_trace_ends_where_forward_does(layer):
     trace = layer.trace(children())
     output = layer(children())
@@ -92,6 +91,8 @@ def test_trace_ends_where_forward_does(layer):
 
 def test_layers_name_their_sizes():
     assert "3, 4, kernel=(3, 3), stride=(2, 2)" in repr(ConvCaps(3, 4, stride=2, iterations=2))
+    assert "padding" not in repr(ConvCaps(3, 4))
+    assert "stride=(1, 1), padding=(1, 0)" in repr(ConvCaps(3, 4, padding=(1, 0)))
     assert "3, 5" in repr(ClassCaps(3, 5))
 
 
@@ -102,6 +103,8 @@ def test_layers_reject_bad_options_when_they_are_made():
         ClassCaps(3, 5, iterations=0)
     with pytest.raises(ValueError, match="unknown impl 'tritn': did you mean 'triton'"):
         ConvCaps(3, 4, impl="tritn")
+    with pytest.raises(ValueError, match="padding must be smaller than the kernel of 3x3, not 3"):
+        ConvCaps(3, 4, padding=3)
 
 
 def test_matrices_start_as_told():

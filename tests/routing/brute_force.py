@@ -46,18 +46,23 @@ def brute_force_conv(
     beta_a: Tensor,
     *,
     stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
     iterations: int = 3,
     final_lambda: float = 1.0,
     variance_floor: float = 1e-4,
     data_scaling: str = "mean",
     competition: str = "all",
 ) -> list[Step]:
-    """Every iteration of a convolutional layer. The routing's result is the mean and the activation of the last."""
+    """Every iteration of a convolutional layer. The routing's result is the mean and the activation of the last.
+
+    Places of a window that lie beyond the grid hold no child: there is no such pair, and its assignment is given as 0.
+    """
     batch, height, width, child_types = activation.shape
     kernel_height, kernel_width, _, parent_types = weight.shape[:4]
     down, right = stride if isinstance(stride, tuple) else (stride, stride)
-    parent_rows = [v for v in range(height) if v * down + kernel_height <= height]
-    parent_columns = [u for u in range(width) if u * right + kernel_width <= width]
+    above, left = padding if isinstance(padding, tuple) else (padding, padding)
+    parent_rows = [v for v in range(height + above) if v * down + kernel_height <= height + 2 * above]
+    parent_columns = [u for u in range(width + left) if u * right + kernel_width <= width + 2 * left]
     number_of_parents = len(parent_rows) * len(parent_columns) * parent_types
     mean_data = height * width * child_types / number_of_parents if data_scaling == "mean" else 1.0
 
@@ -65,6 +70,7 @@ def brute_force_conv(
     for b in range(batch):
         votes: dict[tuple[Capsule, Capsule], Tensor] = {}
         active: dict[Capsule, Tensor] = {}
+        existing: list[bool] = []
         # In this order the pairs are the elements of an (OH,OW,KH,KW,I,O) array.
         for v in parent_rows:
             for u in parent_columns:
@@ -72,12 +78,14 @@ def brute_force_conv(
                     for kx in range(kernel_width):
                         for i in range(child_types):
                             for o in range(parent_types):
-                                child, parent = (v * down + ky, u * right + kx, i), (v, u, o)
+                                child, parent = (v * down + ky - above, u * right + kx - left, i), (v, u, o)
+                                existing.append(0 <= child[0] < height and 0 <= child[1] < width)
+                                if not existing[-1]:
+                                    continue
                                 votes[child, parent] = _vote(pose[(b, *child)], weight[ky, kx, i, o])
                                 active[child] = activation[(b, *child)]
-        elements.append(
-            _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
-        )
+        steps = _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
+        elements.append([step._replace(assignment=_placed(step.assignment, existing)) for step in steps])
 
     parents = (batch, len(parent_rows), len(parent_columns))
     return _lay_out(
@@ -129,6 +137,11 @@ def brute_force_class(
         assignment_shape=(batch, height, width, child_types, parent_types),
         parent_shape=(batch, parent_types),
     )
+
+
+def _placed(assignment: Tensor, existing: list[bool]) -> Tensor:
+    """The assignments of the pairs that exist, with zeros in the places of those that do not."""
+    return torch.zeros(len(existing), dtype=assignment.dtype).masked_scatter(torch.tensor(existing), assignment)
 
 
 def _vote(pose: Tensor, matrix: Tensor) -> Tensor:

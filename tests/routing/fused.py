@@ -67,8 +67,10 @@ class Operators(TorchDispatchMode):
 
 def layer_for(inputs: Inputs, **options: Any) -> Layer:
     """The sizes and tiles that the kernels choose for such a call."""
-    stride = as_pair("stride", options.get("stride", 1))
-    return Layer.of(inputs.pose.shape, inputs.weight.shape, stride, options.get("competition") == "types")
+    stride, (rows, columns) = as_pair("stride", options.get("stride", 1)), options.get("padding", (0, 0))
+    batch, height, width, *capsule = inputs.pose.shape
+    pose_shape = (batch, height + 2 * rows, width + 2 * columns, *capsule)
+    return Layer.of(pose_shape, inputs.weight.shape, stride, options.get("competition") == "types")
 
 
 @contextmanager

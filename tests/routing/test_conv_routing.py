@@ -35,6 +35,25 @@ def test_shapes(shape):
     assert_routing_is(conv_routing, conv_routing_trace, brute_force_conv, conv_inputs(**sizes), stride=stride)
 
 
+PADDED = {
+    "as many parents as children": ({"grid": (3, 4), "kernel": (3, 3)}, 1, 1),
+    "rows alone": ({"grid": (2, 3), "kernel": (3, 2)}, 1, (2, 0)),
+    "columns alone, stride two": ({"grid": (3, 5), "kernel": (2, 3)}, 2, (0, 2)),
+    "the kernel is larger than the grid": ({"grid": (2, 1), "kernel": (4, 3)}, 1, (3, 1)),
+    "one child in every window": ({"batch": 1, "grid": (1, 1), "kernel": (3, 3)}, 1, 2),
+    "a row beyond the grid that no window reaches": ({"grid": (4, 2), "kernel": (2, 2)}, (5, 1), 1),
+}
+
+
+@pytest.mark.parametrize("competition", ["all", "types"])
+@pytest.mark.parametrize("shape", PADDED)
+def test_padding(shape, competition):
+    """Places of a window beyond the grid hold no child: the brute force has no such pairs."""
+    sizes, stride, padding = PADDED[shape]
+    options = {"stride": stride, "padding": padding, "competition": competition}
+    assert_routing_is(conv_routing, conv_routing_trace, brute_force_conv, conv_inputs(**sizes), **options)
+
+
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("competition", ["all", "types"])
 @pytest.mark.parametrize("data_scaling", ["mean", "none"])
@@ -65,6 +84,7 @@ def layers(draw):
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     grid = tuple(draw(st.integers(k, k + 2)) for k in kernel)
     stride = draw(st.one_of(st.integers(1, 4), st.tuples(st.integers(1, 4), st.integers(1, 4))))
+    padding = tuple(draw(st.integers(0, k - 1)) for k in kernel)
     inputs = conv_inputs(
         batch=draw(st.integers(1, 2)),
         grid=grid,
@@ -75,6 +95,7 @@ def layers(draw):
     )
     options = {
         "stride": stride,
+        "padding": padding,
         "iterations": draw(st.integers(1, 5)),
         "final_lambda": draw(st.sampled_from([0.01, 1.0, 3.0])),
         "variance_floor": draw(st.sampled_from([1e-4, 1e-2])),
@@ -95,6 +116,7 @@ def test_defaults_are_those_of_the_contract():
     inputs = conv_inputs()
     spelled_out = {
         "stride": 1,
+        "padding": 0,
         "iterations": 3,
         "final_lambda": 1.0,
         "variance_floor": 1e-4,

@@ -50,8 +50,8 @@ def test_options_have_the_names_order_and_defaults_of_the_contract(routing):
     parameters = list(inspect.signature(routing).parameters.values())
     named = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     stride = {"stride": 1} if routing in (conv_routing, conv_routing_trace) else {}
-    coordinates = {} if stride else {"coordinate_scale": 1.0}
-    assert list(named.items()) == list((stride | OPTIONS | coordinates).items())
+    last = {"padding": 0} if stride else {"coordinate_scale": 1.0}
+    assert list(named.items()) == list((stride | OPTIONS | last).items())
     assert tuple(parameter.name for parameter in parameters[:5]) == Inputs._fields
 
 

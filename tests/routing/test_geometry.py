@@ -7,18 +7,20 @@ from emcaps import spatial_routing_map
 from emcaps.routing.geometry import max_data, mean_data, parent_grid
 
 
-def looped_map(grid, kernel, stride):
+def looped_map(grid, kernel, stride, padding=(0, 0)):
     """The map by loops: one row per parent position, row by row, with the child positions under its kernel."""
     (height, width), (kernel_height, kernel_width), (down, right) = grid, kernel, stride
+    above, left = padding
     rows = []
-    for v in range(height):
-        for u in range(width):
-            if v * down + kernel_height > height or u * right + kernel_width > width:
+    for v in range(height + 2 * above):
+        for u in range(width + 2 * left):
+            top, side = v * down - above, u * right - left
+            if top + kernel_height > height + above or side + kernel_width > width + left:
                 continue
             row = []
             for y in range(height):
                 for x in range(width):
-                    row.append(0 <= y - v * down < kernel_height and 0 <= x - u * right < kernel_width)
+                    row.append(0 <= y - top < kernel_height and 0 <= x - side < kernel_width)
             rows.append(row)
     return np.array(rows)
 
@@ -45,6 +47,29 @@ def test_spatial_routing_map(grid, kernel, stride):
     assert found.shape == want.shape
     assert (found == want).all()
     assert (found.sum(1) == kernel[0] * kernel[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("grid", "kernel", "stride", "padding"),
+    [
+        ((4, 4), (3, 3), (1, 1), (1, 1)),
+        ((5, 3), (3, 2), (2, 1), (2, 1)),
+        ((1, 2), (3, 3), (1, 2), (1, 2)),
+        ((4, 7), (1, 3), (3, 2), (0, 2)),
+    ],
+)
+def test_spatial_routing_map_with_padding(grid, kernel, stride, padding):
+    found = spatial_routing_map(grid, kernel, stride, padding)
+    assert found.tolist() == looped_map(grid, kernel, stride, padding).tolist()
+    assert found.any(1).all(), "a window holds no child"
+    rows, columns = parent_grid(grid, kernel, stride, padding)
+    assert len(found) == rows * columns
+
+
+@pytest.mark.parametrize("side", [3, 4, 9])
+def test_padding_by_half_an_odd_kernel_keeps_the_grid(side):
+    for kernel in (1, 3, 5):
+        assert parent_grid(side, kernel, 1, kernel // 2) == (side, side)
 
 
 @pytest.mark.parametrize(("grid", "kernel", "stride"), SHAPES)
@@ -100,6 +125,10 @@ def test_mean_data_of_rectangles():
         (((4, 4), 0, 1), ["kernel", "0"]),
         (((4, 4), 3, 1.5), ["stride", "1.5"]),
         (((4, 4), 3, (1, 2, 3)), ["stride", "(1, 2, 3)"]),
+        (((4, 4), 3, 1, -1), ["padding", "at least 0", "-1"]),
+        (((4, 4), 3, 1, 0.5), ["padding", "0.5"]),
+        (((4, 4), 3, 1, (0, 3)), ["padding", "smaller", "3x3", "(0, 3)", "no child"]),
+        (((1, 4), 4, 1, 1), ["kernel", "4x4", "1x4", "padded by 1 and 1"]),
     ],
 )
 def test_errors(function, arguments, fragments):

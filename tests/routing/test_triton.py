@@ -83,6 +83,7 @@ TINY = {
         "types compete", "lanes without an image", batch=3, grid=(3, 2), kernel=(1, 1), stride=(2, 2), parents=2,
         iterations=3, competition="types", data_scaling="none",
     ),
+    "padding": conv(batch=2, grid=(1, 2), kernel=(2, 2), padding=(1, 0), children=2, parents=2, iterations=3),
     "two blocks of images": conv(
         "a whole warp of lanes", "several blocks", "lanes without an image", "slices that go round",
         batch=33, grid=(1, 2), iterations=2,
@@ -123,6 +124,12 @@ LARGE = {
     "three images": conv(batch=3, grid=(6, 7), kernel=(2, 3), stride=(1, 3), children=17, parents=9, iterations=3),
     "16 lanes": conv(batch=13, grid=(5, 5), kernel=(3, 3), children=7, parents=3, iterations=3, data_scaling="none"),
     "whole blocks": conv(batch=64, grid=(5, 5), kernel=(3, 3), children=4, parents=4, iterations=3),
+    "padding, as many parents as children": conv(
+        batch=33, grid=(5, 6), kernel=(3, 3), padding=(1, 1), children=5, parents=7, iterations=3
+    ),
+    "padding, staged": conv(
+        batch=40, grid=(6, 5), kernel=(3, 3), stride=(2, 1), padding=(2, 1), children=8, parents=16, iterations=3
+    ),
     "strides far beyond": conv(
         batch=40, grid=(10, 9), kernel=(2, 1), stride=(4, 3), children=3, parents=6, iterations=3
     ),

@@ -31,7 +31,7 @@ def image_shares(network: MatrixCapsNet, trace: NetworkTrace, classes: Tensor, i
 
 def _children_shares(parent_shares: Tensor, assignment: Tensor, activation: Tensor, layer: ConvCaps) -> Tensor:
     """Pass parents' shares (B, OH, OW, O) on by the assignments (B, OH, OW, KH, KW, I, O); gives (B, H, W, I)."""
-    windows = Windows((activation.shape[1], activation.shape[2]), layer.kernel, layer.stride)
+    windows = Windows((activation.shape[1], activation.shape[2]), layer.kernel, layer.stride, layer.padding)
     given = assignment * windows.spread(activation)[..., None]
     per_data = parent_shares / given.sum((3, 4, 5)).clamp(min=1e-9)
     return windows.total(torch.einsum("bvuyxco,bvuo->bvuyxc", given, per_data))

@@ -176,7 +176,7 @@ def _parts(share: Tensor) -> Tensor:
 
 
 def _windows(layer: ConvCaps, children: Tensor) -> Windows:
-    return Windows((children.shape[1], children.shape[2]), layer.kernel, layer.stride)
+    return Windows((children.shape[1], children.shape[2]), layer.kernel, layer.stride, layer.padding)
 
 
 def average(values: Sequence[Any]) -> Any:

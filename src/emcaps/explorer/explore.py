@@ -47,6 +47,8 @@ def explorer_page(
         )
     if config.network.pose != "matrix":
         raise ValueError(f"the poses of {name} are vectors, which the page cannot show: name a network of matrices")
+    if any(layer.padding for layer in config.network.layers or ()):
+        raise ValueError(f"windows of {name} are padded, which the page cannot show: name a network without padding")
     if pictures:
         shown = given_pictures(_all_pictures(pictures), config.data)
     elif reads_toys(config.data):

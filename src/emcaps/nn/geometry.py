@@ -27,6 +27,7 @@ class CapsuleLayer(NamedTuple):
     kernel: Pair | None
     """None for one parent position that reads the whole grid of children."""
     stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
 
 
 class RoutedLayer(NamedTuple):
@@ -39,10 +40,11 @@ class RoutedLayer(NamedTuple):
     parent_grid: Pair
     kernel: Pair
     stride: Pair
+    padding: Pair = (0, 0)
 
     @property
     def edges(self) -> int:
-        """How many (child, parent) pairs the layer connects in one image; each has one vote."""
+        """How many votes are computed for one image: one for each (child, parent) pair, and for padding."""
         return math.prod((*self.parent_grid, *self.kernel, self.child_types, self.parent_types))
 
 
@@ -60,8 +62,8 @@ def capsule_layers(config: NetworkConfig) -> tuple[CapsuleLayer, ...]:
     child_types = config.primary_types
     *names, class_name = routed_names(len(described))
     for name, layer in zip(names, described, strict=True):
-        kernel, stride = (layer.kernel, layer.kernel), (layer.stride, layer.stride)
-        layers.append(CapsuleLayer(name, child_types, layer.types, kernel, stride))
+        windows = ((side, side) for side in (layer.kernel, layer.stride, layer.padding))
+        layers.append(CapsuleLayer(name, child_types, layer.types, *windows))
         child_types = layer.types
     return (*layers, CapsuleLayer(class_name, child_types, config.classes, kernel=None))
 
@@ -102,15 +104,15 @@ def routed_layers(config: NetworkConfig, image_size: int | Pair) -> tuple[Routed
     """
     layers: list[RoutedLayer] = []
     children = primary_grid(image_size)
-    for name, child_types, parent_types, kernel, stride in capsule_layers(config):
+    for name, child_types, parent_types, kernel, stride, padding in capsule_layers(config):
         window = kernel or children
-        if window[0] > children[0] or window[1] > children[1]:
+        if any(side > grid + 2 * around for side, grid, around in zip(window, children, padding, strict=True)):
             raise ValueError(
                 f"choose larger images, or smaller kernels or strides in network.layers, since {name}'s kernel of "
                 f"{window[0]}x{window[1]} does not fit into its grid of {children[0]}x{children[1]} children"
             )
-        parents = parent_grid(children, window, stride)
-        layers.append(RoutedLayer(name, child_types, parent_types, children, parents, window, stride))
+        parents = parent_grid(children, window, stride, padding)
+        layers.append(RoutedLayer(name, child_types, parent_types, children, parents, window, stride, padding))
         children = parents
     return tuple(layers)
 
@@ -120,7 +122,8 @@ def smallest_image(config: NetworkConfig) -> int:
     side = 1
     for layer in reversed(capsule_layers(config)):
         if layer.kernel is not None:
-            side = max((side - 1) * stride + kernel for kernel, stride in zip(layer.kernel, layer.stride, strict=True))
+            along = zip(layer.kernel, layer.stride, layer.padding, strict=True)
+            side = max(1, *((side - 1) * stride + kernel - 2 * padding for kernel, stride, padding in along))
     return max(1, (side - 1) * IMAGE_STRIDE + IMAGE_KERNEL - 2 * IMAGE_PADDING)
 
 

@@ -22,7 +22,7 @@ from emcaps.routing import (
     conv_routing_trace,
 )
 from emcaps.routing.checks import check_coordinate_scale, checked_options
-from emcaps.routing.geometry import as_pair
+from emcaps.routing.geometry import as_padding, as_pair
 from emcaps.routing.operators import apply
 from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
@@ -115,8 +115,9 @@ class ConvCaps(nn.Module):
     """Convolutional capsules: `out_types` parents at every position, each reading a kernel window of children.
 
     `identity` and `noise` set the matrices that training starts from. With `vector_pose` they are 16x16, and a pose is
-    a vector of 16 numbers; only the reference routes those. `routing` takes the keyword arguments of
-    `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
+    a vector of 16 numbers; only the reference routes those. With `padding`, windows reach that far beyond the grid, and
+    a parent at the border reads fewer children: with a kernel of 3, a padding of 1 keeps the size of the grid.
+    `routing` takes the keyword arguments of `emcaps.conv_routing`: iterations, final_lambda, variance_floor, ...
 
     Examples:
         >>> import torch
@@ -137,10 +138,12 @@ class ConvCaps(nn.Module):
         identity: float = 1.0,
         noise: float = 0.05,
         vector_pose: bool = False,
+        padding: int | tuple[int, int] = 0,
         **routing: Unpack[RoutingOptions],
     ) -> None:
         super().__init__()
         self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
+        self.padding = as_padding(padding, self.kernel)
         self.routing = checked_options(routing)
         self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise, vector_pose))
         self.beta_u = nn.Parameter(torch.zeros(out_types))
@@ -148,16 +151,19 @@ class ConvCaps(nn.Module):
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
         check_capsules(children)
-        return conv_routing(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
+        parents = self.weight, self.beta_u, self.beta_a
+        return conv_routing(*children, *parents, stride=self.stride, padding=self.padding, **self.routing)
 
     def trace(self, children: RoutingOutput) -> RoutingTrace:
         """Route as `forward` does, and keep every iteration."""
         check_capsules(children)
-        return conv_routing_trace(*children, self.weight, self.beta_u, self.beta_a, stride=self.stride, **self.routing)
+        parents = self.weight, self.beta_u, self.beta_a
+        return conv_routing_trace(*children, *parents, stride=self.stride, padding=self.padding, **self.routing)
 
     def extra_repr(self) -> str:
         in_types, out_types = self.weight.shape[2:4]
-        return f"{in_types}, {out_types}, kernel={self.kernel}, stride={self.stride}, {self.routing}"
+        padding = f", padding={self.padding}" if any(self.padding) else ""
+        return f"{in_types}, {out_types}, kernel={self.kernel}, stride={self.stride}{padding}, {self.routing}"
 
 
 class ClassCaps(nn.Module):

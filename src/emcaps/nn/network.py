@@ -101,10 +101,10 @@ class MatrixCapsNet(Classifier):
         self.primary_caps = PrimaryCaps(config.conv_channels, config.primary_types)
         layers = capsule_layers(config)
         self.routed_names = tuple(layer.name for layer in layers)
-        for name, child_types, parent_types, kernel, stride in layers:
+        for name, child_types, parent_types, kernel, stride, padding in layers:
             types = (child_types, parent_types)
             if kernel:
-                self.add_module(name, ConvCaps(*types, kernel, stride, **settings))
+                self.add_module(name, ConvCaps(*types, kernel, stride, padding=padding, **settings))
             else:
                 self.add_module(name, ClassCaps(*types, coordinate_scale=config.coordinate_scale, **settings))
         if config.pose_scale:

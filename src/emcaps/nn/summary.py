@@ -70,7 +70,10 @@ def parameters_of(config: RunConfig) -> int:
 
 def _routed_details(layer: nn.Module, shape: RoutedLayer) -> LayerDetails:
     """A routed layer in the words of the paper's table, with the most and the mean data of a parent."""
-    window = f"K={_side(shape.kernel)}, S={_side(shape.stride)}" if isinstance(layer, ConvCaps) else "flatten"
+    window = "flatten"
+    if isinstance(layer, ConvCaps):
+        padding = f", P={_side(shape.padding)}" if any(shape.padding) else ""
+        window = f"K={_side(shape.kernel)}, S={_side(shape.stride)}{padding}"
     return LayerDetails(
         f"{window}, O={shape.parent_types}",
         max_data(shape.kernel, shape.child_types),

@@ -84,16 +84,18 @@ def check_conv_inputs(
     weight: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
-    stride: int | tuple[int, int],
+    stride: int | Pair,
+    padding: int | Pair = 0,
 ) -> None:
-    _check_inputs((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride))
+    windows = as_pair("stride", stride), as_pair("padding", padding, least=0)
+    _check_inputs((pose, activation, weight, beta_u, beta_a), windows)
 
 
 def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
     _check_inputs((pose, activation, weight, beta_u, beta_a), None)
 
 
-def _check_inputs(inputs: Inputs, stride: Pair | None) -> None:
+def _check_inputs(inputs: Inputs, windows: tuple[Pair, Pair] | None) -> None:
     """Check all that shapes, types and devices tell. Networks call with the same few of them over and over."""
     check: Callable[..., None] = _remembered_check
     if not is_plain_call(inputs):  # then sizes may be symbols
@@ -101,7 +103,7 @@ def _check_inputs(inputs: Inputs, stride: Pair | None) -> None:
         check = _check_described
     pose, activation, weight, beta_u, beta_a = inputs
     check(
-        stride,
+        windows,
         *(pose.shape, activation.shape, weight.shape, beta_u.shape, beta_a.shape),
         (pose.dtype, activation.dtype, weight.dtype, beta_u.dtype, beta_a.dtype),
         (pose.device, activation.device, weight.device, beta_u.device, beta_a.device),
@@ -109,7 +111,7 @@ def _check_inputs(inputs: Inputs, stride: Pair | None) -> None:
 
 
 def _check_described(
-    stride: Pair | None,
+    windows: tuple[Pair, Pair] | None,
     pose: Shape,
     activation: Shape,
     weight: Shape,
@@ -118,14 +120,17 @@ def _check_described(
     dtypes: tuple[torch.dtype, ...],
     devices: tuple[torch.device, ...],
 ) -> None:
-    """Check the shapes of all inputs, their types and their devices. A stride of None means a class layer."""
+    """Check the shapes of all inputs, their types and their devices.
+
+    `windows` are the stride and the padding; None means a class layer.
+    """
     _check_children(pose, activation)
-    form, dims, child_axis = ("(I, O, 4, 4)", 4, 0) if stride is None else ("(KH, KW, I, O, 4, 4)", 6, 2)
+    form, dims, child_axis = ("(I, O, 4, 4)", 4, 0) if windows is None else ("(KH, KW, I, O, 4, 4)", 6, 2)
     if len(weight) != dims or weight[-2:] not in MATRICES or 0 in weight:
         raise ValueError(f"weight must be {form} with no size zero, not {tuple(weight)}")
     _check_parents(pose, weight, beta_u, beta_a, child_axis)
-    if stride is not None:
-        parent_grid((pose[1], pose[2]), (weight[0], weight[1]), stride)
+    if windows is not None:
+        parent_grid((pose[1], pose[2]), (weight[0], weight[1]), *windows)
     _check_alike(dtypes, devices)
 
 

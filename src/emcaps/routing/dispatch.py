@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +24,19 @@ from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
 from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingSettings
+from emcaps.routing.windows import with_border
 
 HALF = (torch.float16, torch.bfloat16)
+
+
+class Layer(NamedTuple):
+    """How a layer reads its children, beyond what the shapes of its tensors tell."""
+
+    stride: Pair | None = None
+    """None for a class layer."""
+    padding: Pair = (0, 0)
+    coordinate_scale: float = 1.0
+    """In a class layer."""
 
 
 def conv_routing(
@@ -41,6 +53,7 @@ def conv_routing(
     data_scaling: str = DEFAULTS.data_scaling,
     competition: str = DEFAULTS.competition,
     impl: str = DEFAULT_IMPL,
+    padding: int | Pair = 0,
 ) -> RoutingOutput:
     """Route a grid of child capsules to a grid of parents, each reading a kernel window of children.
 
@@ -60,12 +73,15 @@ def conv_routing(
         competition: with "all", every parent of a child competes for it; with "types", only the parents at the same
             position do, so that each position gets the whole child (pitfall 3). Both start from the same assignments.
         impl: "auto", "reference", "triton" or "numba".
+        padding: how far windows may reach beyond the grid on each side: a number or (rows, columns), less than the
+            kernel. It adds no children: a parent at the border reads fewer.
 
     Returns:
         RoutingOutput: pose (B, OH, OW, O, 4, 4) and activation (B, OH, OW, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    return _route((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride), settings, impl)
+    layer = Layer(as_pair("stride", stride), as_pair("padding", padding, least=0))
+    return _route((pose, activation, weight, beta_u, beta_a), layer, settings, impl)
 
 
 def class_routing(
@@ -107,8 +123,8 @@ def class_routing(
         RoutingOutput: pose (B, O, 4, 4) and activation (B, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    scale = check_coordinate_scale(coordinate_scale)
-    return _route((pose, activation, weight, beta_u, beta_a), None, settings, impl, scale)
+    layer = Layer(coordinate_scale=check_coordinate_scale(coordinate_scale))
+    return _route((pose, activation, weight, beta_u, beta_a), layer, settings, impl)
 
 
 def conv_routing_trace(
@@ -125,13 +141,16 @@ def conv_routing_trace(
     data_scaling: str = DEFAULTS.data_scaling,
     competition: str = DEFAULTS.competition,
     impl: str = DEFAULT_IMPL,
+    padding: int | Pair = 0,
 ) -> RoutingTrace:
     """`conv_routing` with every iteration kept: assignments, means, variances, costs and activations.
 
-    Only the reference keeps them, so `impl` must be "auto" or "reference".
+    Assignments to children that do not exist, since padding lets windows reach beyond the grid, are 0. Only the
+    reference keeps iterations, so `impl` must be "auto" or "reference".
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    return _trace((pose, activation, weight, beta_u, beta_a), as_pair("stride", stride), settings, impl)
+    layer = Layer(as_pair("stride", stride), as_pair("padding", padding, least=0))
+    return _trace((pose, activation, weight, beta_u, beta_a), layer, settings, impl)
 
 
 def class_routing_trace(
@@ -151,39 +170,35 @@ def class_routing_trace(
 ) -> RoutingTrace:
     """`class_routing` with every iteration kept. `impl` must be "auto" or "reference"."""
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    scale = check_coordinate_scale(coordinate_scale)
-    return _trace((pose, activation, weight, beta_u, beta_a), None, settings, impl, scale)
+    layer = Layer(coordinate_scale=check_coordinate_scale(coordinate_scale))
+    return _trace((pose, activation, weight, beta_u, beta_a), layer, settings, impl)
 
 
-def _route(
-    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str, coordinate_scale: float = 1.0
-) -> RoutingOutput:
-    """Run one routing by the chosen implementation. A stride of None means a class layer."""
+def _route(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -> RoutingOutput:
+    """Run one routing by the chosen implementation."""
     device = _device(inputs)
-    beyond_kernels = _beyond_kernels(inputs, coordinate_scale)
+    beyond_kernels = _beyond_kernels(inputs, layer.coordinate_scale)
     chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
     if chosen != "reference" and beyond_kernels:
         raise ValueError(f"impl={impl!r} cannot {beyond_kernels}; use impl='auto' or 'reference'")
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
-        inputs = _checked(inputs, stride, upcast=low_precision is not None)
+        inputs = _checked(inputs, layer, upcast=low_precision is not None)
         output: RoutingOutput
-        compiling = stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
+        compiling = layer.stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
         if chosen != "reference":
-            output = _fused(chosen, inputs, stride, settings, low_precision, coordinate_scale)
+            output = _fused(chosen, inputs, layer, settings, low_precision)
         elif compiling and (impl == "auto" or _is_for_inductor()):
-            output = _reference_outside_the_graph(inputs, stride, settings, coordinate_scale)
+            output = _reference_outside_the_graph(inputs, layer, settings)
         else:
-            output = _reference(inputs, stride, settings, coordinate_scale)
+            output = _reference(inputs, layer, settings)
     if debug.enabled:
         debug.check_output(*output, settings.variance_floor)
     return output
 
 
-def _reference(
-    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, coordinate_scale: float
-) -> RoutingOutput:
-    for step in _reference_steps(inputs, stride, settings, coordinate_scale):
+def _reference(inputs: Inputs, layer: Layer, settings: RoutingSettings) -> RoutingOutput:
+    for step in _reference_steps(inputs, layer, settings):
         last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
     return last
 
@@ -206,34 +221,25 @@ def _is_for_inductor() -> bool:
     return getattr(compiler, "__name__", None) == "inductor"
 
 
-def _trace(
-    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, impl: str, coordinate_scale: float = 1.0
-) -> RoutingTrace:
+def _trace(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -> RoutingTrace:
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
     device = _device(inputs)
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
-        inputs = _checked(inputs, stride, upcast=low_precision is not None)
-        return RoutingTrace(_reference_steps(inputs, stride, settings, coordinate_scale))
+        inputs = _checked(inputs, layer, upcast=low_precision is not None)
+        return RoutingTrace(_reference_steps(inputs, layer, settings))
 
 
-def _reference_steps(
-    inputs: Inputs, stride: Pair | None, settings: RoutingSettings, coordinate_scale: float
-) -> Iterator[RoutingStep]:
-    if stride is None:
-        return reference.class_routing_steps(*inputs, settings, coordinate_scale)
-    return reference.conv_routing_steps(*inputs, stride, settings)
+def _reference_steps(inputs: Inputs, layer: Layer, settings: RoutingSettings) -> Iterator[RoutingStep]:
+    if layer.stride is None:
+        return reference.class_routing_steps(*inputs, settings, layer.coordinate_scale)
+    return reference.conv_routing_steps(*inputs, layer.stride, layer.padding, settings)
 
 
 def _fused(
-    chosen: str,
-    inputs: Inputs,
-    stride: Pair | None,
-    settings: RoutingSettings,
-    low_precision: torch.dtype | None,
-    coordinate_scale: float,
+    chosen: str, inputs: Inputs, layer: Layer, settings: RoutingSettings, low_precision: torch.dtype | None
 ) -> RoutingOutput:
     if chosen == "triton":
         from emcaps.routing.triton_kernels.operators import fused_routing
@@ -241,30 +247,34 @@ def _fused(
         from emcaps.routing.numba_kernels.operators import fused_routing
 
     pose, activation, weight, beta_u, beta_a = inputs
-    without_coordinates = stride is None and coordinate_scale == 0
+    without_coordinates = layer.stride is None and layer.coordinate_scale == 0
     if without_coordinates:
         # Then a class layer is a convolutional one with one window, the whole grid, whose positions share matrices.
-        weight, stride = weight.expand(*activation.shape[1:3], *weight.shape), (1, 1)
+        weight, layer = weight.expand(*activation.shape[1:3], *weight.shape), Layer(stride=(1, 1))
+    in_kernels = _remembered_settings if is_plain_call(inputs) else _kernel_settings  # else sizes may be symbols
+    kernel_settings = in_kernels(activation.shape, weight.shape, layer, settings)
+    if any(layer.padding):
+        pose, activation = with_border(pose, activation, layer.padding)
     # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
-    inputs = pose, activation, weight, beta_u, beta_a
-    in_kernels = _remembered_settings if is_plain_call(inputs) else _kernel_settings  # else sizes may be symbols
-    outputs = fused_routing(inputs, in_kernels(activation.shape, weight.shape, stride, settings))
+    outputs = fused_routing((pose, activation, weight, beta_u, beta_a), kernel_settings)
     return RoutingOutput(*(output[:, 0, 0] for output in outputs) if without_coordinates else outputs)
 
 
 def _kernel_settings(
-    activation: tuple[int, ...], weight: tuple[int, ...], stride: Pair | None, settings: RoutingSettings
+    activation: tuple[int, ...], weight: tuple[int, ...], layer: Layer, settings: RoutingSettings
 ) -> KernelSettings:
-    """The settings as kernels take them, for inputs of these shapes."""
+    """The settings as kernels take them, for inputs of these shapes, before they get a border."""
     _, height, width, child_types = activation
     unit = 1.0
     if settings.data_scaling == "mean":
-        grid = (1, 1) if stride is None else parent_grid((height, width), (weight[0], weight[1]), stride)
+        grid = (1, 1)
+        if layer.stride is not None:
+            grid = parent_grid((height, width), (weight[0], weight[1]), layer.stride, layer.padding)
         unit = mean_data((height, width), child_types, grid, weight[-3])
     return KernelSettings(
-        stride=stride or (1, 1),
+        stride=layer.stride or (1, 1),
         by_position=settings.competition == "types",
         iterations=settings.iterations,
         final_lambda=settings.final_lambda,
@@ -276,15 +286,15 @@ def _kernel_settings(
 _remembered_settings = lru_cache(maxsize=256)(_kernel_settings)
 
 
-def _checked(inputs: Inputs, stride: Pair | None, upcast: bool) -> Inputs:
+def _checked(inputs: Inputs, layer: Layer, upcast: bool) -> Inputs:
     if upcast and all(isinstance(tensor, Tensor) for tensor in inputs):
         # The layer before may have left its outputs in half precision; routing computes in float32.
         pose, activation, weight, beta_u, beta_a = (t.float() if t.dtype in HALF else t for t in inputs)
         inputs = pose, activation, weight, beta_u, beta_a
-    if stride is None:
+    if layer.stride is None:
         check_class_inputs(*inputs)
     else:
-        check_conv_inputs(*inputs, stride)
+        check_conv_inputs(*inputs, layer.stride, layer.padding)
     if debug.enabled:
         debug.check_inputs(inputs)
     return inputs

@@ -1,7 +1,8 @@
 """Which parent reads which children, and how much data a parent gets: the arithmetic of grids, kernels and strides.
 
-A parent at (v, u) reads the children at (v * stride + ky, u * stride + kx), 0 <= ky < KH, 0 <= kx < KW; no padding.
-Grids, kernels and strides are (rows, columns); a single number means a square.
+A parent at (v, u) reads the children at (v * stride - padding + ky, u * stride - padding + kx), 0 <= ky < KH,
+0 <= kx < KW, as far as they exist: padding lets windows reach beyond the grid, and adds no children.
+Grids, kernels, strides and paddings are (rows, columns); a single number means a square.
 """
 
 from __future__ import annotations
@@ -14,16 +15,27 @@ import numpy.typing as npt
 Pair: TypeAlias = tuple[int, int]
 
 
-def as_pair(name: str, value: int | Pair) -> Pair:
-    """(rows, columns) from a number or a pair of numbers, each at least 1."""
-    if type(value) is tuple and len(value) == 2 and type(value[0]) is type(value[1]) is int and min(value) >= 1:
+def as_pair(name: str, value: int | Pair, least: int = 1) -> Pair:
+    """(rows, columns) from a number or a pair of numbers, each at least `least`."""
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is type(value[1]) is int and min(value) >= least:
         return value  # as it is in nearly every call
     numbers = value if isinstance(value, (tuple, list)) else (value, value)
-    if len(numbers) != 2 or not all(is_whole(number) and number >= 1 for number in numbers):
+    if len(numbers) != 2 or not all(is_whole(number) and number >= least for number in numbers):
         raise ValueError(
-            f"{name} must be a whole number of at least 1 or a pair (rows, columns) of them, not {value!r}"
+            f"{name} must be a whole number of at least {least} or a pair (rows, columns) of them, not {value!r}"
         )
     return int(numbers[0]), int(numbers[1])
+
+
+def as_padding(padding: int | Pair, kernel: Pair) -> Pair:
+    """(rows, columns) by which windows of this kernel may reach beyond the grid on each side."""
+    rows, columns = as_pair("padding", padding, least=0)
+    if rows >= kernel[0] or columns >= kernel[1]:
+        raise ValueError(
+            f"padding must be smaller than the kernel of {kernel[0]}x{kernel[1]}, not {padding!r}: the outermost "
+            "windows would hold no child"
+        )
+    return rows, columns
 
 
 def is_whole(value: object) -> bool:
@@ -31,33 +43,36 @@ def is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def parent_grid(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> Pair:
-    """Rows and columns of parents: as many windows as fit into the grid without padding."""
+def parent_grid(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair, padding: int | Pair = 0) -> Pair:
+    """Rows and columns of parents: as many windows as fit into the grid and the padding around it."""
     height, width = as_pair("grid", child_grid)
     kernel_height, kernel_width = as_pair("kernel", kernel)
     stride_rows, stride_columns = as_pair("stride", stride)
-    if kernel_height > height or kernel_width > width:
+    rows, columns = as_padding(padding, (kernel_height, kernel_width))
+    if kernel_height > height + 2 * rows or kernel_width > width + 2 * columns:
+        grid = f"{height}x{width} children" + (f", padded by {rows} and {columns}" if rows or columns else "")
         raise ValueError(
-            f"a kernel of {kernel_height}x{kernel_width} does not fit into a grid of {height}x{width} children: "
-            "use a smaller kernel or a larger input"
+            f"a kernel of {kernel_height}x{kernel_width} does not fit into a grid of {grid}: use a smaller kernel or a "
+            "larger input"
         )
-    return (height - kernel_height) // stride_rows + 1, (width - kernel_width) // stride_columns + 1
+    down, right = height + 2 * rows - kernel_height, width + 2 * columns - kernel_width
+    return down // stride_rows + 1, right // stride_columns + 1
 
 
-def spatial_routing_map(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1) -> npt.NDArray[np.bool_]:
+def spatial_routing_map(
+    child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0
+) -> npt.NDArray[np.bool_]:
     """Which parent positions (rows of the map) read which child positions (its columns), both counted row by row."""
-    rows, columns = _reads_along_both(child_grid, kernel, stride)
+    parents = parent_grid(child_grid, kernel, stride, padding)
+    children, window = as_pair("grid", child_grid), as_pair("kernel", kernel)
+    along = zip(parents, children, window, as_pair("stride", stride), as_padding(padding, window), strict=True)
+    rows, columns = (_reads_along(*axis) for axis in along)
     return np.kron(rows, columns)
 
 
-def _reads_along_both(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair) -> list[npt.NDArray[np.bool_]]:
-    pairs = as_pair("grid", child_grid), as_pair("kernel", kernel), as_pair("stride", stride)
-    return [_reads_along(*axis) for axis in zip(parent_grid(child_grid, kernel, stride), *pairs, strict=True)]
-
-
-def _reads_along(parents: int, children: int, kernel: int, stride: int) -> npt.NDArray[np.bool_]:
+def _reads_along(parents: int, children: int, kernel: int, stride: int, padding: int) -> npt.NDArray[np.bool_]:
     """(parents, children) along one axis: true where the parent's window covers the child."""
-    offset = np.arange(children)[None, :] - stride * np.arange(parents)[:, None]
+    offset = np.arange(children)[None, :] + padding - stride * np.arange(parents)[:, None]
     return (offset >= 0) & (offset < kernel)
 
 

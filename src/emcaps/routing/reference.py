@@ -21,7 +21,7 @@ from torch import Tensor
 from emcaps.routing.geometry import Pair, mean_data, parent_grid
 from emcaps.routing.results import RoutingStep
 from emcaps.routing.settings import RoutingSettings, routing_lambda
-from emcaps.routing.windows import Windows
+from emcaps.routing.windows import Windows, with_border
 
 EPSILON = 1e-9  # gives a parent without data the pose 0, where 0 / 0 would be NaN
 
@@ -33,14 +33,19 @@ def conv_routing_steps(
     beta_u: Tensor,
     beta_a: Tensor,
     stride: Pair,
+    padding: Pair,
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
     """Route a convolutional layer, yielding each iteration. Shapes as in `conv_routing`, checked by the caller."""
     _, height, width, child_types = activation.shape
     kernel = (weight.shape[0], weight.shape[1])
     parent_types = weight.shape[3]
-    grid = parent_grid((height, width), kernel, stride)
-    windows = Windows((height, width), kernel, stride)
+    grid = parent_grid((height, width), kernel, stride, padding)
+    exists: Tensor | None = None  # which of the children in each window do, if padding lets it reach beyond the grid
+    if any(padding):
+        exists = Windows((height, width), kernel, stride, padding).spread(pose.new_ones(1, height, width, 1))[..., None]
+        pose, activation = with_border(pose, activation, padding)
+    windows = Windows((activation.shape[1], activation.shape[2]), kernel, stride)
 
     votes = _votes("bvuyxc", "yxco", windows.spread(pose), weight)
     # (1, OH, OW, KH, KW, 1), counted on the device: copying a table there would make the CPU wait for the GPU.
@@ -67,7 +72,8 @@ def conv_routing_steps(
         compete,
         settings,
     ):
-        yield step._replace(assignment=step.assignment.unflatten(3, (*kernel, child_types)))
+        assignment = step.assignment.unflatten(3, (*kernel, child_types))
+        yield step._replace(assignment=assignment if exists is None else assignment * exists)
 
 
 def class_routing_steps(

@@ -20,24 +20,44 @@ class Windows(NamedTuple):
     child_grid: Pair
     kernel: Pair
     stride: Pair
+    padding: Pair = (0, 0)
 
     def spread(self, children: Tensor) -> Tensor:
-        """Give every window its children's values: (B, H, W, ...) to (B, OH, OW, KH, KW, ...)."""
+        """Give every window its children's values: (B, H, W, ...) to (B, OH, OW, KH, KW, ...); 0 beyond the grid."""
+        if any(self.padding):
+            children = _padded(children, self.padding)
         windows = children.unfold(1, self.kernel[0], self.stride[0]).unfold(2, self.kernel[1], self.stride[1])
         return windows.movedim((-2, -1), (3, 4))
 
     def total(self, windows: Tensor) -> Tensor:
         """Sum over the windows that contain a child: (B, OH, OW, KH, KW, I) to (B, H, W, I); zero where none does."""
         columns = windows.permute(0, 5, 3, 4, 1, 2).flatten(4, 5).flatten(1, 3)
-        return F.fold(columns, self.child_grid, self.kernel, stride=self.stride).permute(0, 2, 3, 1)
+        summed = F.fold(columns, self.child_grid, self.kernel, padding=self.padding, stride=self.stride)
+        return summed.permute(0, 2, 3, 1)
 
     def largest(self, windows: Tensor) -> Tensor:
         """Maximum over the windows that contain a child, -inf where none does; not differentiable."""
         batch, rows, columns, _, _, types = windows.shape
-        result = windows.new_full((batch, *self.child_grid, types), -math.inf)
+        (height, width), (above, left) = self.child_grid, self.padding
+        result = windows.new_full((batch, height + 2 * above, width + 2 * left, types), -math.inf)
         for y in range(self.kernel[0]):
             for x in range(self.kernel[1]):
                 last_row, last_column = y + self.stride[0] * (rows - 1), x + self.stride[1] * (columns - 1)
                 part = result[:, y : last_row + 1 : self.stride[0], x : last_column + 1 : self.stride[1]]
                 part.copy_(part.maximum(windows[:, :, :, y, x]))
-        return result
+        return result[:, above : above + height, left : left + width]
+
+
+def with_border(pose: Tensor, activation: Tensor, padding: Pair) -> tuple[Tensor, Tensor]:
+    """The children of a padded layer, (B, H, W, ...), with a border of children whose pose and activation are 0.
+
+    What is not active weighs nothing, in a parent and in any gradient. So windows that reach into the border give what
+    windows of fewer children give.
+    """
+    return _padded(pose, padding), _padded(activation, padding)
+
+
+def _padded(children: Tensor, padding: Pair) -> Tensor:
+    """(B, H, W, ...) with zeros around the grid."""
+    rows, columns = padding
+    return F.pad(children, (*(0, 0) * (children.dim() - 3), columns, columns, rows, rows))

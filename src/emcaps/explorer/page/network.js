@@ -103,6 +103,11 @@ function checkSettings(network, data, names) {
     check("types", layer?.types, 1, 1024);
     check("kernel", layer.kernel, 1, 64);
     check("stride", layer.stride, 1, 64);
+    if (layer.padding) {
+      throw new Error(
+        "These weights have a layer with padding, which this page does not show. Use a network without padding.",
+      );
+    }
   }
   if (![network.final_lambda, network.variance_floor, network.coordinate_scale ?? 1].every(Number.isFinite)) {
     throw new Error("The settings of these weights have a λ, a variance floor or a scale that is no number.");
