@@ -64,7 +64,7 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.conv1_types": 0}, "network.conv1_types must be at least 1 without network.layers, not 0"),
         ({"network.layers": 3}, "network.layers must be a list, or a text such as '16:3:2, 16:3:1', not 3"),
         ({"network.layers": "8, x:3"}, "layer 2: a layer must be written types:kernel:stride:padding .* not ' x:3'"),
-        ({"network.layers": "8:3:1:1:1"}, "layer 1: a layer must be written types:kernel:stride:padding .* not '8:3:1:1:1'"),
+        ({"network.layers": "8:3:1:1:1"}, "layer 1: a layer must be written types:kernel:stride:padding .*8:3:1:1:1'"),
         ({"network.layers": "8:3:1:3"}, "padding of a capsule layer must be smaller than its kernel, 3, not 3"),
         ({"network.layers": [{"types": 8, "padding": -1}]}, "padding of a capsule layer must be .* at least 0, not -1"),
         ({"network.layers": "8,"}, "layer 2: a layer must be written .* not ''"),

@@ -7,7 +7,6 @@ from emcaps.analysis.flow import image_shares
 from emcaps.config import NetworkConfig
 from emcaps.nn import MatrixCapsNet
 
-
 NETWORKS = {
     "the paper's depth": "2:3:2, 2:3:1",
     "no layer": "",
