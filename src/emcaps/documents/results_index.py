@@ -32,7 +32,7 @@ FOLDERS = {
         "`emcaps experiment moved-digits`",
     ),
     "other-data": (
-        "MNIST, Fashion-MNIST and CIFAR-10 by the small network ([page](../docs/other-data.md))",
+        "MNIST, Fashion-MNIST and CIFAR-10, capsules and CNNs ([page](../docs/other-data.md))",
         "`emcaps experiment other-data`",
     ),
     "pitfalls": ("mistakes of the tiny network, toys ([page](../docs/pitfalls.md))", "`emcaps experiment pitfalls`"),
