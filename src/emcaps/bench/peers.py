@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
+import itertools
 import json
 import unittest.mock
 from collections.abc import Callable, Iterator
@@ -35,20 +37,20 @@ MODEL = Path("model/capsules.py")
 SIZE = 32
 NETWORKS = {"cpu": ("small",), "cuda": ("small", "full")}
 ITERATIONS = (1, 2, 3)
+THEIRS, OURS, REPLAYED = IMPLEMENTATIONS = ("peer", "emcaps", "emcaps, replayed graph")
 
 
 def compare(folder: Path, device: torch.device, batch: int, seconds: float) -> dict[str, Any]:
     """The time and memory of forward and backward, by network, iterations and implementation, and the conditions."""
     model = load_model(folder)
     rows = []
-    for name in NETWORKS[device.type]:
-        for iterations in ITERATIONS:
-            config = preset(name).override({"network.iterations": iterations}).network
-            for implementation, make in makers(model, config, device).items():
-                timing = measure(lambda make=make: make(batch), device, seconds, captured="replayed" in implementation)  # type: ignore[misc]
-                rows.append({"network": name, "iterations": iterations, "implementation": implementation})
-                rows[-1] |= {key: None if value is None else round(value, 4) for key, value in timing._asdict().items()}
-                print(f"{name}, {iterations} iterations, {implementation}: {timing.median_ms:,.1f} ms", flush=True)
+    for name, iterations in itertools.product(NETWORKS[device.type], ITERATIONS):
+        config = preset(name).override({"network.iterations": iterations}).network
+        for implementation, make in makers(model, config, device).items():
+            timing = measure(functools.partial(make, batch), device, seconds, captured=implementation == REPLAYED)
+            rows.append({"network": name, "iterations": iterations, "implementation": implementation})
+            rows[-1] |= {key: None if value is None else round(value, 4) for key, value in timing._asdict().items()}
+            print(f"{name}, {iterations} iterations, {implementation}: {timing.median_ms:,.1f} ms", flush=True)
     return {"peer": PEER, "batch": batch, "size": SIZE, "rows": rows, "environment": environment(device)}
 
 
@@ -78,9 +80,9 @@ def makers(model: ModuleType, config: NetworkConfig, device: torch.device) -> di
         network = MatrixCapsNet(config, image_channels=1).to(device)
         return forward_backward(network, lambda output: output.activation, batch, device)
 
-    found = {"peer": theirs, "emcaps": ours}
+    found: dict[str, Callable[[int], Work]] = {THEIRS: theirs, OURS: ours}
     if device.type == "cuda":
-        found["emcaps, replayed graph"] = lambda batch: capture(ours(batch), device).replay
+        found[REPLAYED] = lambda batch: capture(ours(batch), device).replay
     return found
 
 
