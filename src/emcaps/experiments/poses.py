@@ -142,15 +142,24 @@ def measure_poses(
         found["by class"] = {name: _mean([scores]) for name, scores in readouts["pose"].items()}
         found |= _components(test)
     if isinstance(network, MatrixCapsNet) and network.decoder is not None:
-        found["drawings"] = _drawings(network, config, chosen[1], place)
+        found["drawings"] = _drawings(network, config, chosen[1], test, place)
     return found
 
 
-def _drawings(network: MatrixCapsNet, config: RunConfig, examples: Examples, device: torch.device) -> dict[str, Any]:
-    """What the network's decoder draws, from as many of the examples as are evaluated at a time."""
-    images, labels = to_tensors(_some(examples, images_at_a_time(config, device)), config.data.view, device)
-    crops = evaluation_crops(images, config.data.crop, 1, config.data.standardise)[:, 0]
-    return record_of(make_drawings(network, crops, labels), examples.names)
+def _drawings(
+    network: MatrixCapsNet, config: RunConfig, examples: Examples, part: Part, device: torch.device
+) -> dict[str, Any]:
+    """What the network's decoder draws of the first image of each class; `part` is what was computed of all examples.
+
+    A pose is moved by its spread over all images of its class, so what is drawn does not depend on how many images the
+    device computes at a time.
+    """
+    images, _ = to_tensors(examples, config.data.view, device)
+    classes, first = np.unique(part.category, return_index=True)
+    crops = evaluation_crops(images[first], config.data.crop, 1, config.data.standardise)[:, 0]
+    spread = np.stack([part.features["pose"][part.category == label].std(0) for label in classes])
+    drawings = make_drawings(network, crops, torch.tensor(classes).long().to(device), torch.tensor(spread).to(crops))
+    return record_of(drawings, examples.names)
 
 
 def label_of(name: str) -> str:
