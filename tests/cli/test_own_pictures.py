@@ -218,15 +218,26 @@ def test_a_contact_sheet_beside_the_classes_is_replaced(emcaps, pictures):
         assert status == 0, err
 
 
+@pytest.mark.parametrize("name", ["ant/000.png", "ant/sheet.png", "sheets/new.png"])
+def test_a_contact_sheet_in_a_subfolder_of_the_pictures_is_refused(emcaps, tmp_path, pictures, name):
+    before = {path: path.read_bytes() for path in pictures.rglob("*") if path.is_file()}
+    status, _, err = emcaps("data", "import", "pictures", "--name", "insects", "--png", pictures / name)
+    assert status == 1
+    assert err.startswith(f"emcaps: {pictures / name} lies in a subfolder of pictures, where the next import would")
+    assert err.endswith(": name a --png outside of the subfolders\n")
+    assert {path: path.read_bytes() for path in pictures.rglob("*") if path.is_file()} == before
+    assert not (pictures / "sheets").exists()
+    assert files_below(tmp_path / "data") == []
+
+
 def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):
     assert emcaps("data", "import", pictures, "--name", "insects", "--size", 20)[0] == 0
     assert emcaps("train", "tiny", "--data", "insects", "--steps", 1, *TINY, "--run", "run")[0] == 0
-    before = {path: path.read_bytes() for path in [*(tmp_path / "run").iterdir(), pictures / "ant" / "000.png"]}
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for command in (
         ("eval", "run", "--json", "run/config.json"),
         ("eval", "run", "--json", "run/metrics.jsonl"),
         ("data", "show", "insects", "--png", "run/weights.safetensors"),
-        ("data", "import", pictures, "--name", "again", "--png", pictures / "ant" / "000.png"),
     ):
         status, _, err = emcaps(*command)
         assert (status, "so it is not replaced" in err, err.count("\n")) == (1, True, 1), err
