@@ -184,18 +184,19 @@ def half_of_memory() -> int:
 
 
 def check_replaces(path: Path, what: str, start: bytes, mark: bytes = b"") -> None:
-    """Raise ValueError if a file would take the place of a folder, or of a file that is no `what`.
+    """Raise ValueError if a file would take the place of a folder, a device or a pipe, or of a file that is no `what`.
 
-    Such a file starts with `start` and has `mark` somewhere in it.
-
-    An empty file may be replaced: `mktemp` makes one.
+    A `what` starts with the bytes `start`, and `mark` comes somewhere after them. An empty file may be replaced:
+    `mktemp` makes one.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
-    if path.is_file():
-        content = path.read_bytes()
-        if content and not (content.startswith(start) and mark in content):
-            raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
+    if not path.exists():
+        return
+    with open_regular(path) as file:
+        known = file.read(len(start)) == start and (not mark or mark in file.read())
+    if not known and path.stat().st_size:
+        raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
 
 
 def check_writable(folder: Path) -> None:
