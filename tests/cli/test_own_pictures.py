@@ -70,16 +70,24 @@ def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
     rows = json.loads(out)
     assert len(rows) == 30
     assert rows[7]["file"] == "mine.npz[7]"
-    np.savez(tmp_path / "colour.npz", images=np.repeat(images, 3, axis=1))
-    status, _, err = emcaps("predict", "runs/tiny-mine-seed0", "colour.npz")
-    assert status == 1
-    assert err.startswith("emcaps: colour.npz: the network reads images of 1 channels, not 3")
-    for name, array in (("none", images[:0]), ("number", np.array(3))):
-        np.savez(tmp_path / f"{name}.npz", images=array)
-        status, _, err = emcaps("predict", "runs/tiny-mine-seed0", f"{name}.npz")
-        assert (status, err.startswith(f"emcaps: {name}.npz: "), err.count("\n")) == (1, True, 1), err
     assert rows[7]["answer"] == max(rows[7]["scores"], key=rows[7]["scores"].get)
     assert list(rows[7]["scores"]) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 3, 18, 18), np.uint8), "the network reads images of 1 channels, not 3"),
+        (np.zeros((0, 1, 18, 18), np.uint8), "there are no images to classify"),
+        (np.array(3), "images must be uint8"),
+    ],
+    ids=["colour", "none", "number"],
+)
+def test_predict_names_a_file_whose_images_the_network_cannot_read(emcaps, tmp_path, images, message):
+    np.savez(tmp_path / "given.npz", images=images)
+    status, out, err = emcaps("predict", "small-mono", "given.npz")
+    assert (status, out, err.count("\n")) == (1, "", 1), err
+    assert err.startswith(f"emcaps: given.npz: {message}")
 
 
 def test_a_broken_picture_stops_the_import_or_is_skipped_by_name(emcaps, tmp_path, pictures):
