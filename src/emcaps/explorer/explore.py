@@ -18,7 +18,7 @@ from emcaps.explorer.page_file import GENERATOR, page_html
 from emcaps.explorer.pictures import VIEWS, given_images, given_pictures, reads_toys, turning_toys
 from emcaps.files import atomic_write, check_replaces
 from emcaps.nn import MatrixCapsNet
-from emcaps.nn.network import without_decoder
+from emcaps.nn.network import remove_decoder
 from emcaps.train.checkpoint import load_network, save_weights
 from emcaps.weights import find_weights
 
@@ -57,7 +57,8 @@ def explorer_page(
         shown = _tested_images(config.data, folder)
     weights = path.read_bytes()
     if config.network.decoder:
-        weights = _weights_of(network, without_decoder(network, config), step)
+        config = remove_decoder(network, config)
+        weights = _weights_of(network, config, step)
     return page_html(weights, shown, f"{_short(name)} on {_described(shown)}")
 
 
