@@ -27,14 +27,12 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE, class_names
-from emcaps.files import atomic_write
+from emcaps.files import METADATA, atomic_write
 from emcaps.nn.network import remove_decoder
 from emcaps.train.checkpoint import load_network
 from emcaps.version import __version__
 from emcaps.weights import find_weights
 
-METADATA = "emcaps.json"
-"""Where the JSON is: the key of an ONNX file's metadata, and the name of a .pt2 file's extra file."""
 TOLERANCE = 1e-5
 """How far an output may be from PyTorch's, as a share of its largest value or of 1, whichever is more."""
 CHECKED_BATCHES = (1, 3)

@@ -18,6 +18,9 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
+METADATA = "emcaps.json"
+"""Where an exported file says what it holds: the key of an ONNX file's metadata, and the name of a .pt2 file's extra
+file. No other file has it."""
 HAS_LOCKS = fcntl is not None
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
