@@ -196,9 +196,12 @@ def test_the_setting_input_is_saved_and_can_be_chosen_for_a_run():
     assert RunConfig.from_json(chosen.to_json()).network.input == "standardised"
 
 
-def test_a_cnn_cannot_be_watched():
+def test_without_a_decoder_its_loss_has_no_weight():
     with pytest.raises(ValueError, match=r"train\.reconstruction weights what network\.decoder draws.*0\.1, not 5"):
         RunConfig().override({"train.reconstruction": 5.0})
+
+
+def test_a_cnn_cannot_be_watched():
     with pytest.raises(ValueError, match=r"train\.watch looks at routing.*must be 0, not 5"):
         preset("cnn").override({"train.watch": 5})
 

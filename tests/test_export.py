@@ -13,7 +13,8 @@ import torch
 import emcaps
 from emcaps import export as exporting
 from emcaps.config import RunConfig
-from emcaps.export import METADATA, check_onnx_packages, example_crops, export, largest_difference
+from emcaps.export import check_onnx_packages, example_crops, export, largest_difference
+from emcaps.files import METADATA
 from emcaps.nn import build_network
 from emcaps.train.checkpoint import save_weights
 

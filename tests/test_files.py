@@ -1,12 +1,23 @@
+import io
 import os
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from emcaps.files import append_line, atomic_write, check_writable, read_json, write_json, write_text
+from emcaps import files
+from emcaps.files import (
+    append_line,
+    atomic_write,
+    check_replaces,
+    check_writable,
+    read_json,
+    write_json,
+    write_text,
+)
 
 
 def test_atomic_write_replaces_the_whole_file(tmp_path):
@@ -118,3 +129,33 @@ def test_read_json_names_a_damaged_file(tmp_path, content):
     (tmp_path / "file.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"file\.json is damaged \(.*\): restore it from another copy"):
         read_json(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"<a>\n<mark>", b"<a><mark> and more"])
+def test_a_file_of_its_kind_or_an_empty_one_may_be_replaced(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    check_replaces(tmp_path / "file", "page", b"<a>", b"<mark>")
+    check_replaces(tmp_path / "file", "page", b"<a>")
+    check_replaces(tmp_path / "nothing", "page", b"<a>")
+
+
+@pytest.mark.parametrize("content", [b"a", b"<b><a><mark>", b"<a>", b"<a> without it"])
+def test_a_file_of_another_kind_is_not_replaced(tmp_path, content):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=r"file is there and is no page, so it is not replaced: name another file$"):
+        check_replaces(tmp_path / "file", "page", b"<a>", b"<mark>")
+
+
+def test_a_folder_or_a_device_is_not_replaced(tmp_path):
+    with pytest.raises(ValueError, match=f"^{tmp_path} is a folder: name a file in it$"):
+        check_replaces(tmp_path, "page", b"")
+    with pytest.raises(ValueError, match=r"^/dev/null is a device, not an ordinary file: name a file"):
+        check_replaces(Path(os.devnull), "page", b"")
+
+
+def test_without_a_mark_only_the_start_of_a_file_is_read(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    large = io.BytesIO(b"<a>" * 1000)
+    monkeypatch.setattr(files, "open_regular", lambda _: nullcontext(large))
+    check_replaces(tmp_path / "file", "page", b"<a>")
+    assert large.tell() == 3

@@ -27,14 +27,12 @@ from torch import Tensor, nn
 from emcaps.config import RunConfig
 from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE, class_names
-from emcaps.files import atomic_write
-from emcaps.nn.network import without_decoder
+from emcaps.files import METADATA, atomic_write
+from emcaps.nn.network import remove_decoder
 from emcaps.train.checkpoint import load_network
 from emcaps.version import __version__
 from emcaps.weights import find_weights
 
-METADATA = "emcaps.json"
-"""Where the JSON is: the key of an ONNX file's metadata, and the name of a .pt2 file's extra file."""
 TOLERANCE = 1e-5
 """How far an output may be from PyTorch's, as a share of its largest value or of 1, whichever is more."""
 CHECKED_BATCHES = (1, 3)
@@ -84,7 +82,7 @@ def export(name: str | Path, onnx: Path | None = None, pt2: Path | None = None) 
         check_onnx_packages()
     weights = find_weights(name)
     loaded, config, step = load_network(weights, "cpu", "reference")
-    config = without_decoder(loaded, config)
+    config = remove_decoder(loaded, config)
     network = NamedOutputs(loaded).eval()
     images = example_crops(config, max(CHECKED_BATCHES))
     with torch.no_grad():

@@ -18,6 +18,9 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
+METADATA = "emcaps.json"
+"""Where an exported file says what it holds: the key of an ONNX file's metadata, and the name of a .pt2 file's extra
+file. No other file has it."""
 HAS_LOCKS = fcntl is not None
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
@@ -184,18 +187,19 @@ def half_of_memory() -> int:
 
 
 def check_replaces(path: Path, what: str, start: bytes, mark: bytes = b"") -> None:
-    """Raise ValueError if a file would take the place of a folder, or of a file that is no `what`.
+    """Raise ValueError if a file would take the place of a folder, a device or a pipe, or of a file that is no `what`.
 
-    Such a file starts with `start` and has `mark` somewhere in it.
-
-    An empty file may be replaced: `mktemp` makes one.
+    A `what` starts with the bytes `start`, and `mark` comes somewhere after them. An empty file may be replaced:
+    `mktemp` makes one.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it")
-    if path.is_file():
-        content = path.read_bytes()
-        if content and not (content.startswith(start) and mark in content):
-            raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
+    if not path.exists():
+        return
+    with open_regular(path) as file:
+        known = file.read(len(start)) == start and (not mark or mark in file.read())
+    if not known and path.stat().st_size:
+        raise ValueError(f"{path} is there and is no {what}, so it is not replaced: name another file")
 
 
 def check_writable(folder: Path) -> None:

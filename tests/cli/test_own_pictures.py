@@ -70,16 +70,24 @@ def test_a_file_of_small_images_says_which_crop_it_takes(emcaps, tmp_path):
     rows = json.loads(out)
     assert len(rows) == 30
     assert rows[7]["file"] == "mine.npz[7]"
-    np.savez(tmp_path / "colour.npz", images=np.repeat(images, 3, axis=1))
-    status, _, err = emcaps("predict", "runs/tiny-mine-seed0", "colour.npz")
-    assert status == 1
-    assert err.startswith("emcaps: colour.npz: the network reads images of 1 channels, not 3")
-    for name, array in (("none", images[:0]), ("number", np.array(3))):
-        np.savez(tmp_path / f"{name}.npz", images=array)
-        status, _, err = emcaps("predict", "runs/tiny-mine-seed0", f"{name}.npz")
-        assert (status, err.startswith(f"emcaps: {name}.npz: "), err.count("\n")) == (1, True, 1), err
     assert rows[7]["answer"] == max(rows[7]["scores"], key=rows[7]["scores"].get)
     assert list(rows[7]["scores"]) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 3, 18, 18), np.uint8), "the network reads images of 1 channels, not 3"),
+        (np.zeros((0, 1, 18, 18), np.uint8), "there are no images to classify"),
+        (np.array(3), "images must be uint8"),
+    ],
+    ids=["colour", "none", "number"],
+)
+def test_predict_names_a_file_whose_images_the_network_cannot_read(emcaps, tmp_path, images, message):
+    np.savez(tmp_path / "given.npz", images=images)
+    status, out, err = emcaps("predict", "small-mono", "given.npz")
+    assert (status, out, err.count("\n")) == (1, "", 1), err
+    assert err.startswith(f"emcaps: given.npz: {message}")
 
 
 def test_a_broken_picture_stops_the_import_or_is_skipped_by_name(emcaps, tmp_path, pictures):
@@ -218,15 +226,26 @@ def test_a_contact_sheet_beside_the_classes_is_replaced(emcaps, pictures):
         assert status == 0, err
 
 
+@pytest.mark.parametrize("name", ["ant/000.png", "ant/sheet.png", "sheets/new.png"])
+def test_a_contact_sheet_in_a_subfolder_of_the_pictures_is_refused(emcaps, tmp_path, pictures, name):
+    before = {path: path.read_bytes() for path in pictures.rglob("*") if path.is_file()}
+    status, _, err = emcaps("data", "import", "pictures", "--name", "insects", "--png", pictures / name)
+    assert status == 1
+    assert err.startswith(f"emcaps: {pictures / name} lies in a subfolder of pictures, where the next import would")
+    assert err.endswith(": name a --png outside of the subfolders\n")
+    assert {path: path.read_bytes() for path in pictures.rglob("*") if path.is_file()} == before
+    assert not (pictures / "sheets").exists()
+    assert files_below(tmp_path / "data") == []
+
+
 def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):
     assert emcaps("data", "import", pictures, "--name", "insects", "--size", 20)[0] == 0
     assert emcaps("train", "tiny", "--data", "insects", "--steps", 1, *TINY, "--run", "run")[0] == 0
-    before = {path: path.read_bytes() for path in [*(tmp_path / "run").iterdir(), pictures / "ant" / "000.png"]}
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for command in (
         ("eval", "run", "--json", "run/config.json"),
         ("eval", "run", "--json", "run/metrics.jsonl"),
         ("data", "show", "insects", "--png", "run/weights.safetensors"),
-        ("data", "import", pictures, "--name", "again", "--png", pictures / "ant" / "000.png"),
     ):
         status, _, err = emcaps(*command)
         assert (status, "so it is not replaced" in err, err.count("\n")) == (1, True, 1), err

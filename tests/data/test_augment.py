@@ -288,6 +288,26 @@ def test_bending_moves_points_smoothly_and_by_so_many_pixels(monkeypatch: pytest
     torch.testing.assert_close(shifted, (ramps[:1] + bend).clamp(0, side - 1), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("axis", [0, 1], ids=["across", "down"])
+def test_knots_move_along_their_own_axis_in_images_that_are_not_square(
+    axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The knots at the bottom move along one axis, by the whole bend; the other ones stay."""
+    height, width, bend = 13, 22, 2.0
+    ramps = torch.stack(
+        [torch.arange(float(width)).expand(height, width), torch.arange(float(height))[:, None].expand(height, width)]
+    )
+    knots = torch.full((1, 2, 4, 4), 0.5)
+    knots[:, axis, -1] = 0.0  # drawn 0 to 1, for -bend to bend
+    monkeypatch.setattr(augment.torch, "rand", lambda shape, **_: knots.expand(shape))
+    _pinned(monkeypatch, 0.5, 0.5, 0.5)
+    moved = augment.random_warp(ramps[None], generator(), bend=bend)[0] - ramps
+    moved = moved[:, :, 2:]  # at the left the edge is continued
+    torch.testing.assert_close(moved[axis, -1], torch.full((width - 2,), -bend), rtol=0, atol=1e-4)
+    torch.testing.assert_close(moved[axis, 0], torch.zeros(width - 2), rtol=0, atol=1e-4)
+    torch.testing.assert_close(moved[1 - axis], torch.zeros(height, width - 2), rtol=0, atol=1e-4)
+
+
 def test_turns_zooms_and_slants_are_drawn_evenly_for_each_image() -> None:
     """Read back from two ramps: the gradients of a warped ramp are the elements of the map."""
     count, side = 2000, 9

@@ -8,12 +8,16 @@ import pytest
 import torch
 from rich.console import Console
 
+from emcaps.analysis.drawings import make_drawings
 from emcaps.config import DataConfig, preset
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import Examples, prepared_path, save_prepared
+from emcaps.data.splits import load_split
 from emcaps.experiments import poses
 from emcaps.experiments.pose_drawings import pictures_of
 from emcaps.nn import build_network
-from emcaps.train import train
+from emcaps.train import load_network, train
+from emcaps.train.run_folder import WEIGHTS
 
 TINY = {
     "network.conv_channels": 4,
@@ -89,19 +93,50 @@ def test_the_command_reads_both_networks_and_records_what_it_found(runs):
     assert len(poses.component_rows(capsules)) == 16
 
 
-def test_a_network_with_a_decoder_draws_from_its_poses(bars):
+@pytest.fixture(scope="module")
+def drawing(bars):
+    """A capsule network with a decoder, hardly trained."""
     config = preset("tiny").override({**TINY, "network.decoder": 4, "data.view": "stereo"})
     train(config, bars / "drawing", device="cpu", data_folder=bars)
+    return bars
+
+
+def test_a_network_with_a_decoder_draws_from_its_poses(drawing):
     console = Console(file=io.StringIO(), width=120)
     poses.run_poses(
-        [str(bars / "drawing")], console, json=bars / "d.json", figures=bars, device="cpu", data_folder=bars
+        [str(drawing / "drawing")], console, json=drawing / "d.json", figures=drawing, device="cpu", data_folder=drawing
     )
-    (found,) = poses.read_poses(bars / "d.json")
+    (found,) = poses.read_poses(drawing / "d.json")
     record = found["drawings"]
     assert record["classes"] == ["animal", "human"]
     assert pictures_of(record, "images").shape == pictures_of(record, "drawn").shape == (2, 16, 16)
     assert pictures_of(record, "variations").shape == (16 * 5, 16, 16)
-    assert (bars / "poses-drawing-drawn.png").stat().st_size > 10_000
+    assert (drawing / "poses-drawing-drawn.png").stat().st_size > 10_000
+
+
+def test_what_is_drawn_does_not_depend_on_how_many_images_are_computed_at_a_time(drawing, monkeypatch):
+    network, config, _ = load_network(drawing / "drawing" / WEIGHTS, "cpu")
+    examples = load_split(config.data, drawing).test
+    images = torch.from_numpy(examples.images)
+    crops = evaluation_crops(images, config.data.crop, 1, config.data.standardise)[:, 0]
+    labels = torch.from_numpy(examples.category).long()
+    every = poses.features_of(network.eval(), crops, labels)["pose"]
+    first = [int((labels == label).nonzero()[0]) for label in (0, 1)]
+    spread = torch.stack([every[labels == label].std(0, correction=0) for label in (0, 1)])
+    given = []
+
+    def watched(*arguments):
+        given.append(arguments[1:])
+        return make_drawings(*arguments)
+
+    monkeypatch.setattr(poses, "make_drawings", watched)
+    for size in (7, 1000):
+        monkeypatch.setattr(poses, "images_at_a_time", lambda *_, size=size: size)
+        poses.measure_poses(str(drawing / "drawing"), device="cpu", data_folder=drawing)
+        assert torch.equal(given[-1][0], crops[first])
+        assert given[-1][1].tolist() == [0, 1]
+        torch.testing.assert_close(given[-1][2], spread)
+    assert len(given) == 2
 
 
 def test_the_pose_that_is_read_is_that_of_the_true_class():

@@ -17,6 +17,7 @@ from emcaps.experiments.runner import Training
 from emcaps.experiments.viewpoint_errors import ViewpointErrors
 from emcaps.nn import build_network
 from emcaps.nn.summary import count_parameters
+from emcaps.report.figures import new_figure
 from emcaps.train import train
 from emcaps.train.run_folder import VIEWPOINTS, WEIGHTS
 from patterns import pattern_examples, write_patterns
@@ -202,16 +203,27 @@ def test_errors_while_training_are_means_over_the_runs():
     assert found == [pytest.approx((8.0, 25.0)), pytest.approx((3.0, 15.0))]
 
 
+def test_a_picture_shows_novel_errors_over_familiar_ones_and_no_zero():
+    runs = [record([9.0, 0.0], [30.0, 20.0]), record([7.0, 0.0], [20.0, 0.0])]
+    assert viewpoint_errors.while_training(runs) == ([8.0, viewpoint_errors.SMALLEST], [25.0, 10.0])
+    assert viewpoint_errors.while_training([record([4.0], [0.0])]) == ([4.0], [viewpoint_errors.SMALLEST])
+
+
 def test_a_picture_shows_the_runs_alone_that_recorded_their_viewpoints(all_views, tmp_path, short_rows, monkeypatch):
     how = Training([0, 1], device="cpu", data_folder=all_views)
     viewpoints.run_viewpoints(tmp_path, Console(file=io.StringIO()), "toys", [CNN], train=how)
     (tmp_path / CNN / "seed1" / VIEWPOINTS).unlink()
-    shown = []
-    mean_errors = viewpoint_errors.mean_errors
-    monkeypatch.setattr(viewpoint_errors, "mean_errors", lambda runs: shown.extend(runs) or mean_errors(runs))
-    found = viewpoints.finished(viewpoints.rows_on("toys"), [CNN], tmp_path)
+    figures = []
+    monkeypatch.setattr(viewpoint_errors, "new_figure", lambda size: figures.append(new_figure(size)) or figures[-1])
+    whole = viewpoints.finished(viewpoints.rows_on("toys"), [CNN], tmp_path)
+    curves = {0: ([9, 4], [30, 20]), 1: ([7, 2], [20, 10])}
+    found = {CNN: [record(*curves[run.seed], run.folder) for run in whole[CNN]]}
     assert viewpoint_errors.draw_viewpoints(found, tmp_path / "one.png")
-    assert [run.seed for run in shown] == [0]
+    right = figures[0].axes[2]
+    assert right.get_legend_handles_labels()[1] == [f"{CNN} (n = 1)"]
+    assert (right.get_xlabel().partition(",")[0], right.get_ylabel().partition(",")[0]) == ("familiar", "novel")
+    line, dot = ([tuple(point) for point in shown.get_xydata()] for shown in right.lines)
+    assert (line, dot) == ([(9, 30), (4, 20)], [(4, 20)])
 
 
 def test_bars_are_drawn_for_elevations_and_one_picture_shows_one_split(all_views, tmp_path, short_rows):

@@ -23,6 +23,8 @@ def test_predict_gives_the_answers_of_an_evaluation(name):
     assert expected.accuracy == np.mean(right)
     for same in (torch.from_numpy(images), images.transpose(0, 2, 3, 1)):
         assert torch.equal(network.predict(same).scores, found.scores)
+    backwards = images[:, ::-1]  # a view with a negative stride, of which torch makes no tensor
+    assert torch.equal(network.predict(backwards).scores, network.predict(backwards.copy()).scores)
     assert network.predict(bars(4, 3, 50, 3)[0]).scores.shape == (4, 3)  # resized
 
 

@@ -261,7 +261,8 @@ def test_user_mistakes_are_one_line(folder, tmp_path, monkeypatch, capsys):
     assert "is not a run folder" in error(tmp_path)
     mine = tmp_path / "mine.html"
     mine.write_text("<!doctype html><p>Mine</p>")
-    assert "is not replaced: name another --out" in error(folder / "seed0", "--out", mine)
+    refused = "is there and is no page of `emcaps report`, so it is not replaced: name another file"
+    assert refused in error(folder / "seed0", "--out", mine)
     assert mine.read_text() == "<!doctype html><p>Mine</p>"
     assert "is a folder: name a file" in error(folder / "seed0", "--out", tmp_path)
 
@@ -271,6 +272,8 @@ def test_a_report_is_replaced_by_the_next_one(report, folder, tmp_path):
     report(folder / "cnn", "--out", out, "--quick")
     page, _ = report(folder / "seed0", "--out", out, "--quick")
     assert page.headings[0][1] == "network on toys, mono, seed 0"
+    out.write_bytes(b"")
+    run_page.check_place(out, 1)  # as an empty file is
 
 
 def test_too_many_runs_and_too_large_a_page_are_refused(folder, tmp_path, monkeypatch):

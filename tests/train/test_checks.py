@@ -29,9 +29,24 @@ def test_images_without_viewpoints_have_the_size_that_training_had():
     """Of toys and smallNORB data.size says nothing: they are what they are."""
     check_fits(preset("tiny").override({"data.size": 32}), EXAMPLES)
     plain = EXAMPLES._replace(images=EXAMPLES.images[:, :1], elevation=None, azimuth=None, lighting=None)
-    check_fits(preset("tiny"), plain)
+    mine = preset("tiny").override({"data.dataset": "mine"})
+    check_fits(mine, plain)
+    smaller = plain._replace(images=plain.images[..., :40, :40])
     with pytest.raises(ValueError, match="reads images of 48 pixels, and these have 40: import them with --size 48"):
-        check_fits(preset("tiny"), plain._replace(images=plain.images[..., :40, :40]))
+        check_fits(mine, smaller)
+    with pytest.raises(ValueError, match=r"reads images of 48 pixels, and these have 40: use a network .* on mnist"):
+        check_fits(mine.override({"data.dataset": "mnist"}), smaller)
+    with pytest.raises(ValueError, match=r"tells animal, .* apart, and the images show 0, 1, .* named alike"):
+        check_fits(mine, smaller._replace(names=tuple("01234")))
+
+
+def test_images_have_the_channels_that_training_had():
+    plain = EXAMPLES._replace(elevation=None, azimuth=None, lighting=None)
+    mine = preset("tiny").override({"data.dataset": "mine", "data.channels": 3})
+    with pytest.raises(ValueError, match="of 3 channels, and these have 2: import them with --grey or --colour"):
+        check_fits(mine, plain)
+    with pytest.raises(ValueError, match="of 3 channels, and these have 2: use a network that was trained on cifar10"):
+        check_fits(mine.override({"data.dataset": "cifar10"}), plain)
 
 
 @pytest.mark.parametrize(("name", "changes", "message"), MISFITS)

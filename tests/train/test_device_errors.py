@@ -128,12 +128,21 @@ def test_a_full_memory_names_the_batch_that_fits(tmp_path, config, data_folder, 
     assert not (tmp_path / "run/checkpoint.safetensors").exists()
 
 
-def test_to_try_batches_changes_nothing(config, monkeypatch):
-    advance = make(config)
+@pytest.mark.parametrize("changes", [{}, {"train.mixup": 0.5, "network.decoder": 4}], ids=["plain", "mixed"])
+def test_to_try_batches_changes_nothing(config, monkeypatch, changes):
+    advance = make(config.override(changes))
     advance(0)
     before = [value.detach().clone() for value in advance.state()]
     Small(monkeypatch, 3)
+    tried = []
+
+    def watched(*arguments):
+        tried.append((len(arguments[1]), isinstance(arguments[-1], step.Mixed)))
+        return step.training_loss(*arguments)
+
+    monkeypatch.setattr(device_errors, "training_loss", watched)
     assert batch_that_fits(advance) == 2
+    assert tried == [(4, bool(changes)), (2, bool(changes))]
     assert all(torch.equal(one, other) for one, other in zip(before, advance.state(), strict=True))
     assert all(value.grad is None for value in advance.network.parameters())
 

@@ -7,8 +7,16 @@ from torch import nn
 from emcaps import RoutingOutput
 from emcaps.config import preset
 from emcaps.data.prepared import CATEGORIES
+from emcaps.files import write_json
 from emcaps.train import evaluate
-from emcaps.train.evaluate import class_scores, errors_by_instance, images_at_a_time
+from emcaps.train.evaluate import (
+    Evaluation,
+    check_is_evaluation,
+    class_scores,
+    errors_by_instance,
+    images_at_a_time,
+    write_evaluations,
+)
 from patterns import pattern_examples
 
 
@@ -160,3 +168,13 @@ def test_images_at_a_time_on_a_gpu(monkeypatch, name, crop, impl, free, images):
     config = preset(name).override({"data.crop": crop})
     assert images_at_a_time(config, torch.device("cuda")) == images
     assert images_at_a_time(config, torch.device("cpu")) == 32
+
+
+def test_an_evaluation_replaces_an_evaluation_and_no_other_json(tmp_path):
+    path = tmp_path / "found.json"
+    for content in ({"crop": 32}, {"runs": {"step": 3, "crops": 1}}, ["crops"]):
+        write_json(path, content)
+        with pytest.raises(ValueError, match="is there and is no evaluation, so it is not replaced: name another file"):
+            check_is_evaluation(path)
+    write_evaluations(path, {"test": Evaluation(1.0, 2, [[2]])}, step=3, crops=1)
+    check_is_evaluation(path)

@@ -1,6 +1,6 @@
 """What a network's decoder draws: images from their poses, and one image while a number of its pose changes.
 
-Dims: N images; classes; side: that of a crop; 16 numbers of a pose.
+Dims: classes: those that there are images of; C channels; side: that of a crop; 16 numbers of a pose.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Pictures = npt.NDArray[np.uint8]
 
 
 class Drawings(NamedTuple):
-    """Of the first camera or colour."""
+    """Grey pictures. Of several cameras or colours they show the first."""
 
     classes: list[int]
-    """Those that there are images of."""
+    """The class of each image."""
     images: Pictures
-    """(classes, side, side): the first image of each class."""
+    """(classes, side, side): the images."""
     drawn: Pictures
-    """(classes, side, side): the same, from the pose of their class."""
+    """(classes, side, side): what the decoder draws of each image from the pose of its class."""
     varied: int
     """The class whose image is drawn best."""
     variations: Pictures
@@ -40,23 +40,24 @@ class Drawings(NamedTuple):
 
 
 @torch.no_grad()
-def make_drawings(network: MatrixCapsNet, crops: Tensor, labels: Tensor) -> Drawings:
-    """From crops (N, C, side, side) with their classes (N,)."""
+def make_drawings(network: MatrixCapsNet, crops: Tensor, labels: Tensor, spread: Tensor) -> Drawings:
+    """From one crop of each class (classes, C, side, side), with the numbers of the classes (classes,).
+
+    `spread` (classes, 16) holds the standard deviations of the numbers of each class's pose.
+    """
     assert network.decoder is not None
     capsules = network(crops)
     drawn = network.decoder(capsules, labels)
-    classes = labels.unique().tolist()
-    first = torch.stack([(labels == label).nonzero()[0, 0] for label in classes])
-    best = int((drawn - crops).square().flatten(1).mean(1)[first].argmin())
-    varied, example = classes[best], first[best : best + 1]
-    spread = capsules.pose[labels == varied, varied].flatten(1).std(0, correction=0)
-    moved = torch.einsum("n,s,nm->nsm", spread, spread.new_tensor(STEPS), torch.eye(POSE).to(spread)).flatten(0, 1)
-    pose = capsules.pose[example].repeat(len(moved), 1, 1, 1)
+    best = int((drawn - crops).square().flatten(1).mean(1).argmin())
+    varied = int(labels[best])
+    step = torch.tensor(STEPS).to(spread)
+    moved = torch.einsum("n,s,nm->nsm", spread[best], step, torch.eye(POSE).to(spread)).flatten(0, 1)
+    pose = capsules.pose[best].repeat(len(moved), 1, 1, 1)
     pose[:, varied] += moved.unflatten(1, (4, 4))
-    changed = RoutingOutput(pose, capsules.activation[example].expand(len(moved), -1))
-    variations = network.decoder(changed, torch.full((len(moved),), varied, device=labels.device))
+    changed = RoutingOutput(pose, capsules.activation[best].expand(len(moved), -1))
+    variations = network.decoder(changed, labels[best].expand(len(moved)))
     strips = _grey(variations[:, 0]).reshape(POSE, len(STEPS), *crops.shape[-2:])
-    return Drawings(classes, _grey(crops[first, 0]), _grey(drawn[first, 0]), varied, strips)
+    return Drawings(labels.tolist(), _grey(crops[:, 0]), _grey(drawn[:, 0]), varied, strips)
 
 
 def _grey(values: Tensor) -> Pictures:

@@ -119,8 +119,11 @@ def data_import(
         check_matplotlib()
         check_replaces(png, "PNG picture", PNG_START)
         top = Path(source).expanduser().resolve()
-        if png.exists() and png.resolve().is_relative_to(top) and png.resolve().parent != top:
-            raise ValueError(f"{png} lies among the pictures of {source}, so it is not replaced: name another --png")
+        if png.resolve().is_relative_to(top) and png.resolve().parent != top:
+            raise ValueError(
+                f"{png} lies in a subfolder of {source}, where the next import would take a contact sheet for a "
+                "picture of a class: name a --png outside of the subfolders"
+            )
     paths = {part: imported_path(name, part, folder) for part in PARTS}
     before = file_fingerprint(paths["train"])
     with interruption("nothing was written"), counting_bar("reading", "pictures") as on_progress:

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from emcaps.cli.shared import wide_console
-from emcaps.files import check_replaces, check_writable
+from emcaps.files import METADATA, check_replaces, check_writable
 
 STARTS = {"ONNX file": b"\x08", "file of torch.export": b"PK"}
 """The first bytes of what is written: the field of a version, and those of a zip."""
-MARK = b"emcaps.json"
-"""The name of what an exported file tells of itself (export.py), which no other file holds."""
 
 
 def export_network(
@@ -36,7 +34,7 @@ def export_network(
         raise ValueError(f"--onnx and --pt2 name the same file, {onnx}: name two files")
     for path, (what, start) in zip((onnx, pt2), STARTS.items(), strict=True):
         if path is not None:
-            check_replaces(path, f"{what} by emcaps", start, MARK)
+            check_replaces(path, f"{what} by emcaps", start, METADATA.encode())
             check_writable(path.parent)
     from emcaps.export import export
     from emcaps.report.tables import export_table

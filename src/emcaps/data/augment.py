@@ -89,7 +89,7 @@ def random_warp(
         return largest * (2 * _uniform(images, generator) - 1)
 
     places = sampled_places(images, drawn(math.radians(turn)), drawn(math.log1p(zoom)).exp(), drawn(slant))
-    if stretch:  # what is not asked for draws nothing, so that runs of before get the numbers they got
+    if stretch:  # this and bend draw nothing if they are not asked for: recorded runs without them can be made again
         half = drawn(math.log1p(stretch) / 2).exp()[:, 0]
         places = places * torch.cat([1 / half, half], dim=-1)[..., None, :]
     if bend:

@@ -13,7 +13,7 @@ def table(name: str, _results: str) -> str:
 
 
 def transfer(_results: str) -> str:
-    """The largest size alone: smaller ones hardly harm another network."""
+    """The largest size alone, to keep the page short."""
     record = attack_record()
     largest = max(record["settings"]["epsilons"])
     return attack_markdown(record | {"settings": record["settings"] | {"epsilons": [largest]}}, "transfer")

@@ -20,7 +20,7 @@ from emcaps.experiments.moved_digits import measured
 from emcaps.experiments.published import FIGURES
 from emcaps.experiments.records import mean_and_spread, spread
 from emcaps.experiments.viewpoint_errors import errors_of
-from emcaps.report.markdown import markdown_link, markdown_table
+from emcaps.report.markdown import markdown_link, markdown_table, two_digits
 from emcaps.train.run_folder import EVALUATION, read_config, read_evaluation, read_metrics
 
 HEADLINE = (
@@ -76,6 +76,8 @@ def comparison(_results: str) -> str:
     def attacked(network: str) -> str:
         return share_of(attack_record(), network, network, *STRONG)
 
+    networks = ("small-stereo", "best-small-cnn-stereo", "best-cnn-stereo")
+    (grey_levels,) = {two_digits(STRONG[-1] * attack_record()["networks"][name]["grey_levels"]) for name in networks}
     small, of_hinton = "small-cnn", "cnn"
     lines = (
         (
@@ -97,8 +99,8 @@ def comparison(_results: str) -> str:
             for how, change in (("moved by 5 pixels", "shift 5"), ("turned by 30 degrees", "turn 30"))
         ),
         (
-            "[strong attack](docs/attacks.md) of 1.2 grey levels",
-            *map(attacked, ("small-stereo", "best-small-cnn-stereo", "best-cnn-stereo")),
+            f"[strong attack](docs/attacks.md) of {grey_levels} grey levels",
+            *map(attacked, networks),
         ),
     )
     header = ("tested on", "capsules", "CNN of the same size", "Hinton's CNN")

@@ -1,4 +1,5 @@
-"""Changes to the best recipe of Table 2, each tried by itself on all five folds of the training instances.
+"""Changes to the best recipes of Table 2 and of new viewpoints, each tried by itself on all five folds of the
+training instances.
 
 A run trains on four of the five training instances of each category and is tested on the fifth, as in choices.py; the
 test set is never opened. For new viewpoints the fifth is shown at trained viewpoints that are held out, too

@@ -10,7 +10,8 @@ Every test image is changed by the same amount, in a direction of its own. "toge
 up to an amount of its own, as affNIST does.
 
 The capsule network has 2 iterations of routing. "capsules-it1" has 1, which assigns nothing anew, and "capsules-it3"
-has 3, each with what Table 2 changes for that number: they show what routing itself contributes.
+has 3. Each has the settings that Table 2 found for its number of iterations, so the rows differ in settings as
+well as in routing.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ from emcaps.files import atomic_write, read_json, write_json
 from emcaps.nn import MatrixCapsNet
 from emcaps.nn.baseline import BaselineCNN
 from emcaps.nn.classifier import Classifier, class_scores
+from emcaps.nn.geometry import POSE
 from emcaps.report.figures import check_matplotlib, new_figure
 from emcaps.report.markdown import markdown_table
 from emcaps.report.tables import plain_table
@@ -62,8 +63,6 @@ from emcaps.train.device import start_work
 from emcaps.train.evaluate import images_at_a_time
 from emcaps.weights import find_weights
 
-SIZE = 16
-"""How many numbers a pose has, and to how many others are reduced."""
 IMAGES = 4000
 """How many training and test images are read, if there are as many."""
 ANGLES = ("elevation", "sin azimuth", "cos azimuth", "sin 2 azimuth", "cos 2 azimuth")
@@ -142,15 +141,24 @@ def measure_poses(
         found["by class"] = {name: _mean([scores]) for name, scores in readouts["pose"].items()}
         found |= _components(test)
     if isinstance(network, MatrixCapsNet) and network.decoder is not None:
-        found["drawings"] = _drawings(network, config, chosen[1], place)
+        found["drawings"] = _drawings(network, config, chosen[1], test, place)
     return found
 
 
-def _drawings(network: MatrixCapsNet, config: RunConfig, examples: Examples, device: torch.device) -> dict[str, Any]:
-    """What the network's decoder draws, from as many of the examples as are evaluated at a time."""
-    images, labels = to_tensors(_some(examples, images_at_a_time(config, device)), config.data.view, device)
-    crops = evaluation_crops(images, config.data.crop, 1, config.data.standardise)[:, 0]
-    return record_of(make_drawings(network, crops, labels), examples.names)
+def _drawings(
+    network: MatrixCapsNet, config: RunConfig, examples: Examples, part: Part, device: torch.device
+) -> dict[str, Any]:
+    """What the network's decoder draws of the first image of each class; `part` is what was computed of all examples.
+
+    A pose is moved by its spread over all images of its class, so what is drawn does not depend on how many images the
+    device computes at a time.
+    """
+    images, _ = to_tensors(examples, config.data.view, device)
+    classes, first = np.unique(part.category, return_index=True)
+    crops = evaluation_crops(images[first], config.data.crop, 1, config.data.standardise)[:, 0]
+    spread = np.stack([part.features["pose"][part.category == label].std(0) for label in classes])
+    drawings = make_drawings(network, crops, torch.tensor(classes).long().to(device), torch.tensor(spread).to(crops))
+    return record_of(drawings, examples.names)
 
 
 def label_of(name: str) -> str:
@@ -221,7 +229,7 @@ def _read(train: Part, test: Part, kind: str) -> dict[str, dict[str, Score]]:
         here, there = train.category == label, test.category == label
         features = train.features[name][here], test.features[name][there]
         if how.startswith("16"):
-            features = principal_components(*features, SIZE)
+            features = principal_components(*features, POSE)
         shown = Views(features[0], train.azimuth[here], train.elevation[here], train.instance[here])
         tested = Views(features[1], test.azimuth[there], test.elevation[there], test.instance[there])
         known = tested
@@ -318,7 +326,7 @@ def component_rows(one: Mapping[str, Any]) -> list[list[str]]:
     """Each number of the pose by its place in the matrix, and the mean over the classes of its absolute correlations:
     signs are left out because each class has a frame of its own."""
     rows = []
-    for number in range(SIZE):
+    for number in range(POSE):
         means = [
             statistics.fmean(abs(of_class[angle][number]) for of_class in one["correlations"].values())
             for angle in ANGLES
@@ -363,7 +371,7 @@ def _draw(one: Mapping[str, Any], path: Path) -> None:
         [one["correlations"][name][angle] for angle, name in rows], vmin=-1, vmax=1, cmap="RdBu", aspect="auto"
     )
     axes.set_yticks(range(len(rows)), [f"{name}, {angle}" for angle, name in rows], fontsize="small")
-    axes.set_xticks(range(SIZE), [f"{number // 4 + 1},{number % 4 + 1}" for number in range(SIZE)], fontsize="small")
+    axes.set_xticks(range(POSE), [f"{number // 4 + 1},{number % 4 + 1}" for number in range(POSE)], fontsize="small")
     axes.set_xlabel("number of the pose, by row and column")
     axes.set_title("correlation with the viewpoint")
     left.colorbar(shown, ax=axes)

@@ -162,12 +162,13 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
     """Draw the error by viewpoint (azimuths as a polar plot, elevations as bars), by the distance from the nearest
     trained view, and on novel against familiar viewpoints while training, for rows of one split; False, and no
     picture, if no run has recorded its viewpoints."""
-    with_errors = {row: [run for run in records if read_viewpoints(run.folder)] for row, records in found.items()}
-    shown = {row: records for row, records in with_errors.items() if records}
-    measured = {row: [read_viewpoints(run.folder) for run in records] for row, records in shown.items()}
-    if not measured:
+    shown = {}
+    for row, records in found.items():
+        if runs := [(record, errors) for record in records if (errors := read_viewpoints(record.folder))]:
+            shown[row] = runs
+    if not shown:
         return False
-    splits = {read_config(found[row][0].folder).data.split for row in measured}
+    splits = {read_config(found[row][0].folder).data.split for row in shown}
     if len(splits) > 1:
         raise ValueError(f"a picture shows one split, not {' and '.join(sorted(splits))}: draw one for each")
     (split,) = splits
@@ -175,22 +176,23 @@ def draw_viewpoints(found: Mapping[str, Sequence[Record]], path: Path) -> bool:
     figure = new_figure((16, 5))
     left = figure.add_subplot(1, 3, 1, projection="polar" if kind == "azimuth" else None)
     middle, right = figure.add_subplot(1, 3, 2), figure.add_subplot(1, 3, 3)
-    for number, (row, runs) in enumerate(measured.items()):
-        by_angle = mean_of([error_by_angle(run, kind) for run in runs])
+    for number, (row, runs) in enumerate(shown.items()):
+        by_angle = mean_of([error_by_angle(errors, kind) for _, errors in runs])
         look = {"color": f"C{number}", "label": f"{row} (n = {len(runs)})"}
         if kind == "azimuth":
             angles = [*by_angle, min(by_angle)]  # closes the curve
             left.plot([math.radians(angle) for angle in angles], [by_angle[angle] for angle in angles], **look)
         else:
-            width = 4 / len(measured)
-            places = [angle + (number - (len(measured) - 1) / 2) * width for angle in by_angle]
+            width = 4 / len(shown)
+            places = [angle + (number - (len(shown) - 1) / 2) * width for angle in by_angle]
             left.bar(places, list(by_angle.values()), width, **look)
-        by_distance = mean_of([error_by_distance(run, split) for run in runs])
+        by_distance = mean_of([error_by_distance(errors, split) for _, errors in runs])
         middle.plot(list(by_distance), list(by_distance.values()), marker="o", **look)
-        while_training = [(max(one.familiar, SMALLEST), max(one.novel, SMALLEST)) for one in mean_errors(shown[row])]
-        right.plot(*zip(*while_training, strict=True), linewidth=1, alpha=0.6, **look)
-        right.plot(*while_training[-1], marker="o", color=look["color"])
-    _label(left, middle, right, kind, trained_angles(next(iter(measured.values()))[0], split))
+        familiar, novel = while_training([record for record, _ in runs])
+        right.plot(familiar, novel, linewidth=1, alpha=0.6, **look)
+        right.plot(familiar[-1], novel[-1], marker="o", color=look["color"])
+    (_, errors), *_ = next(iter(shown.values()))
+    _label(left, middle, right, kind, trained_angles(errors, split))
     with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
     return True
@@ -200,6 +202,13 @@ def mean_errors(records: Sequence[Record]) -> list[Errors]:
     """The errors at each evaluation, means over the runs."""
     evaluations = zip(*map(errors_of, records), strict=True)
     return [Errors(*map(statistics.fmean, zip(*each, strict=True))) for each in evaluations]
+
+
+def while_training(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """The mean errors on familiar views at each evaluation, and those on novel ones, as a logarithmic scale shows them:
+    none is below SMALLEST."""
+    drawn = [[max(error, SMALLEST) for error in errors] for errors in mean_errors(records)]
+    return [familiar for familiar, _ in drawn], [novel for _, novel in drawn]
 
 
 def _label(left: Any, middle: Any, right: Any, kind: str, trained: Sequence[int]) -> None:

@@ -16,9 +16,9 @@ from emcaps.data.splits import load_tested
 from emcaps.data.toy_set import Views
 from emcaps.explorer.page_file import GENERATOR, page_html
 from emcaps.explorer.pictures import VIEWS, given_images, given_pictures, reads_toys, turning_toys
-from emcaps.files import atomic_write
+from emcaps.files import atomic_write, check_replaces
 from emcaps.nn import MatrixCapsNet
-from emcaps.nn.network import without_decoder
+from emcaps.nn.network import remove_decoder
 from emcaps.train.checkpoint import load_network, save_weights
 from emcaps.weights import find_weights
 
@@ -57,7 +57,8 @@ def explorer_page(
         shown = _tested_images(config.data, folder)
     weights = path.read_bytes()
     if config.network.decoder:
-        weights = _weights_of(network, without_decoder(network, config), step)
+        config = remove_decoder(network, config)
+        weights = _weights_of(network, config, step)
     return page_html(weights, shown, f"{_short(name)} on {_described(shown)}")
 
 
@@ -71,10 +72,7 @@ def _weights_of(network: MatrixCapsNet, config: RunConfig, step: int) -> bytes:
 
 def write_page(page: str, out: Path) -> None:
     """Write the page to a file; one that this did not make is not replaced."""
-    if out.is_dir():
-        raise ValueError(f"{out} is a folder: name a file such as {out / 'explorer.html'}")
-    if out.exists() and GENERATOR not in out.read_text(encoding="utf-8", errors="replace")[:2000]:
-        raise ValueError(f"{out} is there and is no page of the explorer: name another file with --out")
+    check_replaces(out, "page of the explorer", b"<!doctype html>", GENERATOR.encode())
     with atomic_write(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
 

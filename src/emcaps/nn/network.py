@@ -189,8 +189,8 @@ class MatrixCapsNet(Classifier):
         return RoutingOutput(pose * (self.pose_gain[number] / size), capsules.activation)
 
 
-def without_decoder(network: nn.Module, config: RunConfig) -> RunConfig:
-    """Take a network's decoder away, which no answer needs; gives the config of the network that is left."""
+def remove_decoder(network: nn.Module, config: RunConfig) -> RunConfig:
+    """Remove the decoder from this network, since no answer needs it, and give the config of what is left."""
     if isinstance(network, MatrixCapsNet):
         network.decoder = None
     return config.override({"network.decoder": 0, "train.reconstruction": TrainConfig.reconstruction})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emcaps.config import PRESETS, RunConfig
-from emcaps.files import write_text
+from emcaps.files import check_replaces, write_text
 from emcaps.nn.geometry import preset_name
 from emcaps.nn.summary import parameters_of
 from emcaps.report import run_sections, svg_charts
@@ -38,13 +38,7 @@ def check_place(path: Path, count: int) -> None:
     """Raise ValueError if the page may not be written to `path`, or if `count` runs are too many for one page."""
     if count > MOST_LINES:
         raise ValueError(f"a report has room for {MOST_LINES} runs, not {count}: name fewer")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file such as {path / 'report.html'}")
-    if path.exists():
-        with open(path, "rb") as file:
-            start = file.read(1000)
-        if generator_mark(GENERATOR).encode() not in start:
-            raise ValueError(f"{path} was not written by `{GENERATOR}`, so it is not replaced: name another --out")
+    check_replaces(path, f"page of `{GENERATOR}`", b"<!doctype html>", generator_mark(GENERATOR).encode())
 
 
 def write_report(runs: Runs, path: Path) -> None:

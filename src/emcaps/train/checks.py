@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emcaps.config import DataConfig, NetworkConfig, RunConfig
+from emcaps.config import DATASETS, PLAIN_DATASETS, DataConfig, NetworkConfig, RunConfig
 from emcaps.data.prepared import SIDE, Examples, class_names
 from emcaps.data.sources import source_path
 from emcaps.names import first_of
@@ -39,22 +39,25 @@ def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = N
 
 
 def check_fits(config: RunConfig, examples: Examples) -> None:
-    """Raise ValueError unless the config's crop, channels and classes fit these examples and its network."""
+    """Raise ValueError unless the config's class names, image size, crop, classes and channels fit these examples and
+    its network."""
     side, crop, classes = min(examples.images.shape[2:]), config.data.crop, config.network.classes
-    trained_on = config.data.size or SIDE
-    if not examples.has_viewpoints and examples.images.shape[2] != trained_on:
-        raise ValueError(
-            f"the network reads images of {trained_on} pixels, and these have {examples.images.shape[2]}: import them "
-            f"with --size {trained_on}"
-        )
-    if crop > side:
-        raise ValueError(f"data.crop must be at most {side}, the side of the images, not {crop}: choose a smaller crop")
     names = class_names(config.data)
-    if names != examples.names:
+    if names != examples.names:  # first, since no import mends that
         raise ValueError(
             f"the network tells {first_of(names)} apart, and the images show {first_of(examples.names)}: use images of "
             "the network's classes, named alike"
         )
+    built_in = config.data.dataset in (*DATASETS, *PLAIN_DATASETS)  # which no option of an import changes
+    remedy = f"use a network that was trained on {config.data.dataset}" if built_in else ""
+    trained_on = config.data.size or SIDE
+    if not examples.has_viewpoints and examples.images.shape[2] != trained_on:
+        raise ValueError(
+            f"the network reads images of {trained_on} pixels, and these have {examples.images.shape[2]}: "
+            + (remedy or f"import them with --size {trained_on}")
+        )
+    if crop > side:
+        raise ValueError(f"data.crop must be at most {side}, the side of the images, not {crop}: choose a smaller crop")
     if classes != len(examples.names):
         raise ValueError(
             f"network.classes must be {len(examples.names)}, the categories of the labels, not {classes}: leave it "
@@ -65,8 +68,8 @@ def check_fits(config: RunConfig, examples: Examples) -> None:
         channels = 2 if config.data.view == "stereo" else 1
     if channels != config.data.image_channels:
         raise ValueError(
-            f"the network reads images of {config.data.image_channels} channels, and these have {channels}: import "
-            "them with --grey or --colour, as the network's own were"
+            f"the network reads images of {config.data.image_channels} channels, and these have {channels}: "
+            + (remedy or "import them with --grey or --colour, as the network's own were")
         )
     if config.network.kind == "capsules":
         check_image_size("data.crop", crop, config.network)
