@@ -4,8 +4,9 @@ from __future__ import annotations
 
 INTRODUCTIONS = {
     "emcaps": "`import emcaps` loads PyTorch only when a name of it is first used. It also has the functions "
-    "`conv_routing`, `class_routing`, `conv_routing_trace`, `class_routing_trace` and `spatial_routing_map` and the "
-    "types of their results, which stand with [emcaps.routing](routing.md), and [emcaps.debug](debug.md).",
+    "`conv_routing`, `class_routing`, `set_routing`, `conv_routing_trace`, `class_routing_trace`, `set_routing_trace` "
+    "and `spatial_routing_map` and the types of their results, which stand with [emcaps.routing](routing.md), and "
+    "[emcaps.debug](debug.md).",
     "emcaps.nn": "Capsule layers for your own model, the whole network, CUDA graphs of it, the CNN baseline and the "
     "losses.",
     "emcaps.config": "All settings of a run, with their defaults. `--set network.iterations=3` on the "
@@ -24,6 +25,7 @@ NAMES = {
         "PrimaryCaps",
         "ConvCaps",
         "ClassCaps",
+        "SetCaps",
         "MatrixCapsNet",
         "NetworkTrace",
         "Predictions",
@@ -38,8 +40,10 @@ NAMES = {
     "emcaps.routing": (
         "conv_routing",
         "class_routing",
+        "set_routing",
         "conv_routing_trace",
         "class_routing_trace",
+        "set_routing_trace",
         "RoutingOutput",
         "RoutingTrace",
         "RoutingStep",

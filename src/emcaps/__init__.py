@@ -1,7 +1,7 @@
 """Matrix capsules with EM routing: exact, tested against its definition.
 
-    from emcaps import conv_routing, class_routing
-    from emcaps.nn import ConvCaps, ClassCaps, MatrixCapsNet
+    from emcaps import conv_routing, class_routing, set_routing
+    from emcaps.nn import ConvCaps, ClassCaps, SetCaps, MatrixCapsNet
 
 The names below are loaded when they are first used, so that the command line answers before torch is imported.
 """
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         class_routing_trace,
         conv_routing,
         conv_routing_trace,
+        set_routing,
+        set_routing_trace,
         spatial_routing_map,
     )
     from emcaps.weights import crops_for, load
@@ -39,6 +41,8 @@ __all__ = [
     "crops_for",
     "debug",
     "load",
+    "set_routing",
+    "set_routing_trace",
     "spatial_routing_map",
 ]
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from emcaps import RoutingOutput, class_routing, conv_routing
-from emcaps.nn import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps import RoutingOutput, class_routing, conv_routing, set_routing
+from emcaps.nn import ClassCaps, ConvCaps, PrimaryCaps, SetCaps
 from emcaps.nn.layers import ImageConv
 
 
@@ -80,10 +80,42 @@ def test_class_caps_is_class_routing_with_its_parameters():
     assert torch.equal(got.activation, want.activation)
 
 
-@pytest.mark.parametrize("layer", [ConvCaps(3, 4, stride=2, padding=1, iterations=3), ClassCaps(3, 5, iterations=3)])
-def test_trace_ends_where_forward_does(layer):
-    trace = layer.trace(children())
-    output = layer(children())
+def members(batch=2, size=6, types=3):
+    pose, activation = children(batch, size, 1, types)
+    return RoutingOutput(pose.squeeze(2), activation.squeeze(2))
+
+
+def test_set_caps_is_set_routing_with_its_parameters():
+    layer = SetCaps(3, 5, iterations=3, final_lambda=0.5)
+    layer.beta_a.data.normal_()
+    mask = torch.tensor([[True] * 6, [True, False] * 3])
+    got = layer(members(), mask)
+    betas, options = (layer.beta_u, layer.beta_a), {"iterations": 3, "final_lambda": 0.5}
+    want = set_routing(*members(), layer.weight, *betas, mask=mask, **options)
+    assert got.pose.shape == (2, 5, 4, 4)
+    assert torch.equal(got.pose, want.pose)
+    assert torch.equal(got.activation, want.activation)
+    assert not torch.equal(got.activation, layer(members()).activation)
+    torch.testing.assert_close(layer.trace(members(), mask)[-1].activation, got.activation)
+
+
+def test_a_set_of_wholes_is_a_member_of_the_next_layer():
+    wholes = SetCaps(3, 5)(members())
+    classes = SetCaps(5, 2)(RoutingOutput(wholes.pose[:, None], wholes.activation[:, None]))
+    assert classes.activation.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "read"),
+    [
+        (ConvCaps(3, 4, stride=2, padding=1, iterations=3), children()),
+        (ClassCaps(3, 5, iterations=3), children()),
+        (SetCaps(3, 5, iterations=3), members()),
+    ],
+)
+def test_trace_ends_where_forward_does(layer, read):
+    trace = layer.trace(read)
+    output = layer(read)
     assert len(trace) == 3
     torch.testing.assert_close(trace[-1].mean, output.pose)  # not to the bit: only the reference keeps a trace
     torch.testing.assert_close(trace[-1].activation, output.activation)
@@ -94,6 +126,7 @@ def test_layers_name_their_sizes():
     assert "padding" not in repr(ConvCaps(3, 4))
     assert "stride=(1, 1), padding=(1, 0)" in repr(ConvCaps(3, 4, padding=(1, 0)))
     assert "3, 5" in repr(ClassCaps(3, 5))
+    assert "3, 5" in repr(SetCaps(3, 5))
 
 
 def test_layers_reject_bad_options_when_they_are_made():
@@ -125,7 +158,7 @@ def test_layers_say_what_they_read():
         PrimaryCaps(7, types=2)(torch.zeros(7, 5, 3))
     with pytest.raises(ValueError, match=r"give a feature map of 7 channels .*, or build the layer for other channels"):
         PrimaryCaps(7, types=2)(torch.zeros(1, 8, 5, 3))
-    for layer in (ConvCaps(8, 16, kernel=3, stride=2, iterations=2), ClassCaps(8, classes=4, iterations=2)):
+    for layer in (ConvCaps(8, 16, stride=2, iterations=2), SetCaps(8, 4), ClassCaps(8, classes=4, iterations=2)):
         with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
             layer(torch.zeros(2, 8, 5, 5))
         with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):

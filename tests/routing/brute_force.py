@@ -12,8 +12,8 @@ through these loops and gives the gradients to compare with.
     a_j    = logistic(lambda_t (beta_a_o - cost_j)),  lambda_t = final_lambda (1 - 0.95^(t+1))
     R_ij   = a_j N(V_ij; mu_j, s2_j) / sum_j' a_j' N(V_ij'; mu_j', s2_j')      E-step, not after the last M-step
 
-A child is (row, column, type) and so is a parent. Sizes: B batch, H W child grid, I child types, OH OW parent grid,
-O parent types, KH KW kernel.
+A child is (row, column, type) and so is a parent. Sizes: B batch, H W child grid, N members of a set, I child types,
+OH OW parent grid, O parent types, KH KW kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Capsule = tuple[int, int, int]
 
 
 class Step(NamedTuple):
-    """One iteration. The first shapes are those of a convolutional layer, the second those of the class layer."""
+    """One iteration. The first shapes are those of a convolutional layer, the second those of the class layer.
+
+    Those of a set layer are like the second; its assignment is (B,N,I,O).
+    """
 
     assignment: Tensor  # (B,OH,OW,KH,KW,I,O) or (B,H,W,I,O), as used in this iteration's M-step
     mean: Tensor  # (B,OH,OW,O,4,4) or (B,O,4,4)
@@ -135,6 +138,51 @@ def brute_force_class(
     return _lay_out(
         elements,
         assignment_shape=(batch, height, width, child_types, parent_types),
+        parent_shape=(batch, parent_types),
+    )
+
+
+def brute_force_set(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    mask: Tensor | None = None,
+    iterations: int = 3,
+    final_lambda: float = 1.0,
+    variance_floor: float = 1e-4,
+    data_scaling: str = "mean",
+    competition: str = "all",
+) -> list[Step]:
+    """Every iteration of a set layer, whose sets must not be empty. A child is (member, 0, type).
+
+    There are no pairs for children that the mask leaves out, and their assignments are given as 0.
+    """
+    batch, size, child_types = activation.shape
+    parent_types = weight.shape[1]
+    if mask is None:
+        mask = torch.ones(batch, size, dtype=torch.bool)
+    elements = []
+    for b in range(batch):
+        votes: dict[tuple[Capsule, Capsule], Tensor] = {}
+        active: dict[Capsule, Tensor] = {}
+        existing: list[bool] = []
+        for n in range(size):
+            for i in range(child_types):
+                for o in range(parent_types):
+                    existing.append(bool(mask[b, n, i] if mask.dim() == 3 else mask[b, n]))
+                    if existing[-1]:
+                        votes[(n, 0, i), (0, 0, o)] = _vote(pose[b, n, i], weight[i, o])
+                        active[n, 0, i] = activation[b, n, i]
+        mean_data = len(active) / parent_types if data_scaling == "mean" else 1.0
+        steps = _route(votes, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, competition)
+        elements.append([step._replace(assignment=_placed(step.assignment, existing)) for step in steps])
+
+    return _lay_out(
+        elements,
+        assignment_shape=(batch, size, child_types, parent_types),
         parent_shape=(batch, parent_types),
     )
 

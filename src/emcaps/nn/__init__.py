@@ -3,7 +3,7 @@
 from emcaps.nn.baseline import BaselineCNN
 from emcaps.nn.classifier import Predictions
 from emcaps.nn.cuda_graph import graphed
-from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps
+from emcaps.nn.layers import ClassCaps, ConvCaps, PrimaryCaps, SetCaps
 from emcaps.nn.losses import cross_entropy_loss, margin_loss, spread_loss
 from emcaps.nn.network import MatrixCapsNet, NetworkTrace, build_network
 
@@ -15,6 +15,7 @@ __all__ = [
     "NetworkTrace",
     "Predictions",
     "PrimaryCaps",
+    "SetCaps",
     "build_network",
     "cross_entropy_loss",
     "graphed",

@@ -1,7 +1,7 @@
-"""Capsule layers for any model: primary, convolutional and class capsules.
+"""Capsule layers for any model: primary, convolutional, class and set capsules.
 
-Dims: B batch; H, W grid; I child types; O parent types. Capsules travel as RoutingOutput(pose (B, H, W, I, 4, 4),
-activation (B, H, W, I)), so one layer's result is the next one's input.
+Dims: B batch; H, W grid; N members of a set; I child types; O parent types. Capsules travel as RoutingOutput(pose
+(B, H, W, I, 4, 4), activation (B, H, W, I)), so one layer's result is the next one's input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from emcaps.routing import (
     class_routing_trace,
     conv_routing,
     conv_routing_trace,
+    set_routing,
+    set_routing_trace,
 )
 from emcaps.routing.checks import check_coordinate_scale, checked_options
 from emcaps.routing.geometry import as_padding, as_pair
@@ -213,6 +215,52 @@ class ClassCaps(nn.Module):
         check_capsules(children)
         scale = self.coordinate_scale
         return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **routing)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"
+
+
+class SetCaps(nn.Module):
+    """Capsules of a set: `out_types` parents that read every member, through matrices that all members share.
+
+    Members have no order and no position: points, words, detections, parts of a graph. Sets of different sizes share a
+    batch with a mask (B, N), or (B, N, I), that is True for what exists.
+
+    Examples:
+        >>> import torch
+        >>> from emcaps import RoutingOutput
+        >>> from emcaps.nn import SetCaps
+        >>> members = RoutingOutput(torch.randn(2, 100, 8, 4, 4), torch.rand(2, 100, 8))
+        >>> mask = torch.arange(100) < torch.tensor([[100], [37]])  # the second set has 37 members
+        >>> wholes = SetCaps(8, 16, iterations=2)(members, mask)
+        >>> wholes.pose.shape
+        torch.Size([2, 16, 4, 4])
+    """
+
+    def __init__(
+        self,
+        in_types: int,
+        out_types: int,
+        identity: float = 1.0,
+        noise: float = 0.05,
+        vector_pose: bool = False,
+        **routing: Unpack[RoutingOptions],
+    ) -> None:
+        super().__init__()
+        self.routing = checked_options(routing)
+        self.weight = nn.Parameter(starting_matrices((in_types, out_types), identity, noise, vector_pose))
+        self.beta_u = nn.Parameter(torch.zeros(out_types))
+        self.beta_a = nn.Parameter(torch.zeros(out_types))
+
+    def forward(self, children: RoutingOutput, mask: Tensor | None = None) -> RoutingOutput:
+        """children (B, N, I, 4, 4) and (B, N, I)."""
+        check_capsules(children)
+        return set_routing(*children, self.weight, self.beta_u, self.beta_a, mask=mask, **self.routing)
+
+    def trace(self, children: RoutingOutput, mask: Tensor | None = None) -> RoutingTrace:
+        """Route as `forward` does, and keep every iteration."""
+        check_capsules(children)
+        return set_routing_trace(*children, self.weight, self.beta_u, self.beta_a, mask=mask, **self.routing)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"

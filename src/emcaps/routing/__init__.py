@@ -1,6 +1,13 @@
 """EM routing: the public functions, what they return, and the geometry of layers. README.md lists the files."""
 
-from emcaps.routing.dispatch import class_routing, class_routing_trace, conv_routing, conv_routing_trace
+from emcaps.routing.dispatch import (
+    class_routing,
+    class_routing_trace,
+    conv_routing,
+    conv_routing_trace,
+    set_routing,
+    set_routing_trace,
+)
 from emcaps.routing.geometry import max_data, mean_data, parent_grid, spatial_routing_map
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import routing_lambda
@@ -17,5 +24,7 @@ __all__ = [
     "mean_data",
     "parent_grid",
     "routing_lambda",
+    "set_routing",
+    "set_routing_trace",
     "spatial_routing_map",
 ]

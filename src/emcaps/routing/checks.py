@@ -95,6 +95,34 @@ def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u:
     _check_inputs((pose, activation, weight, beta_u, beta_a), None)
 
 
+def check_set_inputs(inputs: Inputs, mask: Tensor | None) -> None:
+    """Check what sets have of their own; the rest is checked as in a class layer."""
+    _check_tensors(*inputs)
+    pose, activation = inputs[:2]
+    if pose.dim() != 5 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
+        raise ValueError(
+            f"pose must be (B, N, I, 4, 4) with N and I at least 1, not {tuple(pose.shape)}: poses of one set need a "
+            "batch dimension, pose[None], and members with one type of capsule a dimension for it, pose[:, :, None]"
+        )
+    if activation.shape != pose.shape[:3]:
+        raise ValueError(
+            f"activation must be (B, N, I) = {tuple(pose.shape[:3])} to go with the pose, not "
+            f"{tuple(activation.shape)}: one activation for each pose"
+        )
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"mask must be a tensor of bools, not {found}: True for each member that exists")
+    if mask.shape not in (pose.shape[:2], pose.shape[:3]):
+        raise ValueError(
+            f"mask must be (B, N) = {tuple(pose.shape[:2])} or (B, N, I) = {tuple(pose.shape[:3])} to go with the "
+            f"pose, not {tuple(mask.shape)}"
+        )
+    if mask.device != pose.device:
+        raise ValueError(f"mask must be on the device of the pose, {pose.device}, not on {mask.device}: use mask.to")
+
+
 def _check_inputs(inputs: Inputs, windows: tuple[Pair, Pair] | None) -> None:
     """Check all that shapes, types and devices tell. Networks call with the same few of them over and over."""
     check: Callable[..., None] = _remembered_check

@@ -6,6 +6,7 @@ cannot; only "auto" chooses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
@@ -19,7 +20,13 @@ from emcaps.config import IMPLEMENTATIONS
 from emcaps.names import check_name
 from emcaps.routing import reference
 from emcaps.routing.availability import choose_implementation
-from emcaps.routing.checks import check_class_inputs, check_conv_inputs, check_coordinate_scale, check_settings
+from emcaps.routing.checks import (
+    check_class_inputs,
+    check_conv_inputs,
+    check_coordinate_scale,
+    check_set_inputs,
+    check_settings,
+)
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
 from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
@@ -174,8 +181,101 @@ def class_routing_trace(
     return _trace((pose, activation, weight, beta_u, beta_a), layer, settings, impl)
 
 
-def _route(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -> RoutingOutput:
-    """Run one routing by the chosen implementation."""
+def set_routing(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    mask: Tensor | None = None,
+    iterations: int = DEFAULTS.iterations,
+    final_lambda: float = DEFAULTS.final_lambda,
+    variance_floor: float = DEFAULTS.variance_floor,
+    data_scaling: str = DEFAULTS.data_scaling,
+    competition: str = DEFAULTS.competition,
+    impl: str = DEFAULT_IMPL,
+) -> RoutingOutput:
+    """Route a set of children to one parent per type: the members of a set have no order and no position.
+
+    Sets of different sizes share a batch: fill them up to the same N, and let `mask` say which members exist. What the
+    others hold makes no difference, not even NaN, and the mean data is counted for each set by itself.
+
+    Args:
+        pose: (B, N, I, 4, 4), the poses of N members with I types of capsules each.
+        activation: (B, N, I), their activations, 0 to 1.
+        weight: (I, O, 4, 4), a matrix for each child type and parent type, which all members share, or (I, O, 16, 16)
+            for poses as vectors. For matrices of their own, let N be 1 and each child be a type.
+        beta_u: (O,), the cost of describing data, for each parent type.
+        beta_a: (O,), the gain of being active, for each parent type.
+        mask: (B, N), or (B, N, I) where a member may lack some types: True for what exists. None means all.
+        iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
+        final_lambda: the inverse temperature that lambda_t rises towards.
+        variance_floor: added to every variance (pitfall 1).
+        data_scaling: "mean" or "none" (pitfall 2).
+        competition: "all" or "types": the same here, where parents have no position.
+        impl: "auto", "reference", "triton" or "numba".
+
+    Returns:
+        RoutingOutput: pose (B, O, 4, 4) and activation (B, O). Parents of an empty set have pose 0 and activation
+        logistic(lambda_t beta_a).
+    """
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    inputs, members, _ = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
+    return _route(inputs, Layer(coordinate_scale=0.0), settings, impl, members)
+
+
+def set_routing_trace(
+    pose: Tensor,
+    activation: Tensor,
+    weight: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    mask: Tensor | None = None,
+    iterations: int = DEFAULTS.iterations,
+    final_lambda: float = DEFAULTS.final_lambda,
+    variance_floor: float = DEFAULTS.variance_floor,
+    data_scaling: str = DEFAULTS.data_scaling,
+    competition: str = DEFAULTS.competition,
+    impl: str = DEFAULT_IMPL,
+) -> RoutingTrace:
+    """`set_routing` with every iteration kept; assignments are (B, N, I, O), and 0 for what the mask leaves out.
+
+    `impl` must be "auto" or "reference".
+    """
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
+    inputs, members, exists = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
+    trace = _trace(inputs, Layer(coordinate_scale=0.0), settings, impl, members)
+    for_members = (step._replace(assignment=step.assignment[:, :, 0]) for step in trace)
+    if exists is None:
+        return RoutingTrace(for_members)
+    return RoutingTrace(step._replace(assignment=step.assignment * exists[..., None]) for step in for_members)
+
+
+def _as_class_layer(inputs: Inputs, mask: Tensor | None) -> tuple[Inputs, Tensor | None, Tensor | None]:
+    """A set as the children of a class layer, on a grid of N rows and one column.
+
+    With a mask also the number of children that exist in each set, (B,), and which these are, (B, N, I). The others
+    become children whose pose and activation are 0: they weigh nothing, in a parent and in any gradient.
+    """
+    check_set_inputs(inputs, mask)
+    pose, activation, weight, beta_u, beta_a = inputs
+    exists = None
+    if mask is not None:
+        exists = (mask if mask.dim() == 3 else mask[..., None]).expand(activation.shape)
+        pose, activation = pose.masked_fill(~exists[..., None, None], 0.0), activation.masked_fill(~exists, 0.0)
+    if debug.enabled:  # here, where places have the indices that the caller knows
+        debug.check_inputs((pose, activation, weight, beta_u, beta_a))
+    members = None if exists is None else exists.sum((1, 2))
+    grid = (pose[:, :, None], activation[:, :, None], weight, beta_u, beta_a)
+    return grid, members, exists
+
+
+def _route(
+    inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str, members: Tensor | None = None
+) -> RoutingOutput:
+    """Run one routing by the chosen implementation. `members` (B,) counts the children that exist, if not all do."""
     device = _device(inputs)
     beyond_kernels = _beyond_kernels(inputs, layer.coordinate_scale)
     chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
@@ -187,18 +287,18 @@ def _route(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -
         output: RoutingOutput
         compiling = layer.stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
         if chosen != "reference":
-            output = _fused(chosen, inputs, layer, settings, low_precision)
+            output = _fused(chosen, inputs, layer, settings, low_precision, members)
         elif compiling and (impl == "auto" or _is_for_inductor()):
-            output = _reference_outside_the_graph(inputs, layer, settings)
+            output = _reference_outside_the_graph(inputs, layer, settings, members)
         else:
-            output = _reference(inputs, layer, settings)
+            output = _reference(inputs, layer, settings, members)
     if debug.enabled:
         debug.check_output(*output, settings.variance_floor)
     return output
 
 
-def _reference(inputs: Inputs, layer: Layer, settings: RoutingSettings) -> RoutingOutput:
-    for step in _reference_steps(inputs, layer, settings):
+def _reference(inputs: Inputs, layer: Layer, settings: RoutingSettings, members: Tensor | None) -> RoutingOutput:
+    for step in _reference_steps(inputs, layer, settings, members):
         last = RoutingOutput(step.mean, step.activation)  # keeps no earlier step, so that its memory is freed
     return last
 
@@ -221,7 +321,9 @@ def _is_for_inductor() -> bool:
     return getattr(compiler, "__name__", None) == "inductor"
 
 
-def _trace(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -> RoutingTrace:
+def _trace(
+    inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str, members: Tensor | None = None
+) -> RoutingTrace:
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
@@ -229,17 +331,24 @@ def _trace(inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str) -
     low_precision = _autocast_type(device)
     with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
         inputs = _checked(inputs, layer, upcast=low_precision is not None)
-        return RoutingTrace(_reference_steps(inputs, layer, settings))
+        return RoutingTrace(_reference_steps(inputs, layer, settings, members))
 
 
-def _reference_steps(inputs: Inputs, layer: Layer, settings: RoutingSettings) -> Iterator[RoutingStep]:
+def _reference_steps(
+    inputs: Inputs, layer: Layer, settings: RoutingSettings, members: Tensor | None
+) -> Iterator[RoutingStep]:
     if layer.stride is None:
-        return reference.class_routing_steps(*inputs, settings, layer.coordinate_scale)
+        return reference.class_routing_steps(*inputs, settings, layer.coordinate_scale, members)
     return reference.conv_routing_steps(*inputs, layer.stride, layer.padding, settings)
 
 
 def _fused(
-    chosen: str, inputs: Inputs, layer: Layer, settings: RoutingSettings, low_precision: torch.dtype | None
+    chosen: str,
+    inputs: Inputs,
+    layer: Layer,
+    settings: RoutingSettings,
+    low_precision: torch.dtype | None,
+    members: Tensor | None,
 ) -> RoutingOutput:
     if chosen == "triton":
         from emcaps.routing.triton_kernels.operators import fused_routing
@@ -255,6 +364,11 @@ def _fused(
     kernel_settings = in_kernels(activation.shape, weight.shape, layer, settings)
     if any(layer.padding):
         pose, activation = with_border(pose, activation, layer.padding)
+    if members is not None and settings.data_scaling == "mean":
+        # The kernels know one mean data for the whole batch. Data in proportion to it gives each set the cost that its
+        # own mean data gives. Nothing else depends on the amount of data, but for the 1e-9 that it is added to.
+        all_members = math.prod(activation.shape[1:])
+        activation = activation * (all_members / members.clamp(min=1).to(activation.dtype))[:, None, None, None]
     # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()

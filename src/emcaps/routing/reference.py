@@ -84,10 +84,19 @@ def class_routing_steps(
     beta_a: Tensor,
     settings: RoutingSettings,
     coordinate_scale: float = 1.0,
+    members: Tensor | None = None,
 ) -> Iterator[RoutingStep]:
-    """Route a class layer, yielding each iteration. Shapes as in `class_routing`, checked by the caller."""
+    """Route a class layer, yielding each iteration. Shapes as in `class_routing`, checked by the caller.
+
+    `members` (B,) counts the children that exist, if not all do; the others must be inactive.
+    """
     _, height, width, child_types = activation.shape
     classes = weight.shape[1]
+    data_unit: float | Tensor = 1.0
+    if settings.data_scaling == "mean":
+        data_unit = mean_data((height, width), child_types, (1, 1), classes)
+        if members is not None:
+            data_unit = members.clamp(min=1).to(pose.dtype)[:, None] / classes
 
     votes = _votes("bhwc", "co", pose, weight)
     votes = votes + coordinate_scale * scaled_positions(height, width, pose).flatten(-2)[:, :, None, None]
@@ -99,7 +108,7 @@ def class_routing_steps(
         start,
         beta_u,
         beta_a,
-        mean_data((height, width), child_types, (1, 1), classes) if settings.data_scaling == "mean" else 1.0,
+        data_unit,
         lambda log_joint: log_joint.softmax(-1),  # there is one position, so its types are all of a child's parents
         settings,
     ):
@@ -127,7 +136,7 @@ def _em(
     start: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
-    data_unit: float,
+    data_unit: float | Tensor,
     compete: Callable[[Tensor], Tensor],
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
