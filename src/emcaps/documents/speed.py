@@ -26,9 +26,11 @@ from emcaps.bench.cases import (
     preset_types,
 )
 from emcaps.bench.floors import floor_of
+from emcaps.bench.peers import OURS, REPLAYED, THEIRS
 from emcaps.bench.rows import Row, newest
 from emcaps.bench.tables import floor_cells, markdown_headline, milliseconds, ratio
-from emcaps.documents.recorded import bench_rows
+from emcaps.documents.recorded import RESULTS, bench_rows
+from emcaps.files import read_json
 from emcaps.report.markdown import markdown_table
 
 SIZE = 32
@@ -146,6 +148,24 @@ def cpu_facts(_results: str) -> str:
     return markdown_table(header, lines, left=(0, 1))
 
 
+def peers(_results: str) -> str:
+    """Another implementation beside this one, on each kind of device that was recorded."""
+    lines = []
+    for path in sorted((RESULTS / "bench").glob("peers-*.json")):
+        found = read_json(path)
+        rows = {(row["network"], row["iterations"], row["implementation"]): row for row in found["rows"]}
+        for network, iterations in dict.fromkeys((network, iterations) for network, iterations, _ in rows):
+            theirs = rows[network, iterations, THEIRS]
+            ours = rows.get((network, iterations, REPLAYED)) or rows[network, iterations, OURS]
+            what = f"{network}, batch {found['batch']}, {iterations} iteration{'s' * (iterations > 1)}"
+            times = (milliseconds(row["median_ms"]) for row in (theirs, ours))
+            memory = (f"{row['peak_mib']:,.0f}" for row in (theirs, ours))
+            faster = ratio(theirs["median_ms"] / ours["median_ms"])
+            lines.append((found["environment"]["device"], what, *times, faster, *memory))
+    header = ("device", "forward+backward", "yl-1993, ms", "emcaps, ms", "faster", "yl-1993, MiB", "emcaps, MiB")
+    return markdown_table(header, lines, left=(0, 1))
+
+
 def _case(network: str, batch: int, iterations: int, what: str) -> Case:
     return Case(network, preset_types(network), SIZE, batch, iterations, what)
 
@@ -189,4 +209,5 @@ BLOCKS = {
     "bf16": bf16,
     "cpu": cpu,
     "cpu-facts": cpu_facts,
+    "peers": peers,
 }
