@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 INTRODUCTIONS = {
-    "emcaps": "`import emcaps` loads PyTorch only when a name of it is first used. It also has the functions "
-    "`conv_routing`, `class_routing`, `set_routing`, `conv_routing_trace`, `class_routing_trace`, `set_routing_trace` "
-    "and `spatial_routing_map` and the types of their results, which stand with [emcaps.routing](routing.md), and "
-    "[emcaps.debug](debug.md).",
+    "emcaps": "`import emcaps` loads PyTorch only when a name of it is first used. It also has the routing functions "
+    "with the types of their results, which stand with [emcaps.routing](routing.md), and [emcaps.debug](debug.md).",
     "emcaps.nn": "Capsule layers for your own model, the whole network, CUDA graphs of it, the CNN baseline and the "
     "losses.",
     "emcaps.config": "All settings of a run, with their defaults. `--set network.iterations=3` on the "
@@ -41,13 +39,18 @@ NAMES = {
         "conv_routing",
         "class_routing",
         "set_routing",
+        "grid_routing",
+        "graph_routing",
         "conv_routing_trace",
         "class_routing_trace",
         "set_routing_trace",
+        "graph_routing_trace",
         "RoutingOutput",
         "RoutingTrace",
         "RoutingStep",
         "spatial_routing_map",
+        "window_edges",
+        "WindowEdges",
         "parent_grid",
         "mean_data",
         "max_data",

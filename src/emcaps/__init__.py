@@ -23,9 +23,13 @@ if TYPE_CHECKING:
         class_routing_trace,
         conv_routing,
         conv_routing_trace,
+        graph_routing,
+        graph_routing_trace,
+        grid_routing,
         set_routing,
         set_routing_trace,
         spatial_routing_map,
+        window_edges,
     )
     from emcaps.weights import crops_for, load
 
@@ -40,10 +44,14 @@ __all__ = [
     "conv_routing_trace",
     "crops_for",
     "debug",
+    "graph_routing",
+    "graph_routing_trace",
+    "grid_routing",
     "load",
     "set_routing",
     "set_routing_trace",
     "spatial_routing_map",
+    "window_edges",
 ]
 
 

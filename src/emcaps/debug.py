@@ -40,15 +40,15 @@ def checks(on: bool = True) -> Iterator[None]:
         enabled = before
 
 
-def check_inputs(tensors: Sequence[Tensor]) -> None:
+def check_inputs(tensors: Sequence[Tensor], names: Sequence[str] = INPUTS) -> None:
     """Raise BadNumberError if an input of a routing call is not finite, or an activation is outside 0 to 1."""
     if not _can_be_read(tensors):
         return
-    for name, tensor in zip(INPUTS, tensors, strict=True):
+    for name, tensor in zip(names, tensors, strict=True):
         if name == "activation":
             _require_share("activation", tensor, "pass it through a sigmoid, and look for NaN in what made it")
         else:
-            cause = "what made it" if name == "pose" else "the learning rate, which may be too high"
+            cause = "what made it" if name in ("pose", "votes") else "the learning rate, which may be too high"
             _require_finite(name, tensor, f"look at {cause}")
 
 

@@ -187,6 +187,39 @@ def brute_force_set(
     )
 
 
+def brute_force_graph(
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    child: list[int],
+    parent: list[int],
+    *,
+    positions: int,
+    iterations: int = 3,
+    final_lambda: float = 1.0,
+    variance_floor: float = 1e-4,
+    data_scaling: str = "mean",
+) -> list[Step]:
+    """Every iteration of a graph in which each position has an edge.
+
+    Child n is (n, 0, 0), a parent (position, 0, type). A vote has any shape. Assignments are (B,E,O), means and
+    variances (B,positions,O,...).
+    """
+    batch, edges, parent_types = votes.shape[:3]
+    mean_data = activation.shape[1] / (positions * parent_types) if data_scaling == "mean" else 1.0
+    elements = []
+    for b in range(batch):
+        pairs = [((child[e], 0, 0), (parent[e], 0, o)) for e in range(edges) for o in range(parent_types)]
+        vote_of = dict(zip(pairs, votes[b].flatten(0, 1).flatten(1), strict=True))
+        active = {(n, 0, 0): activation[b, n] for n in range(activation.shape[1])}
+        elements.append(
+            _route(vote_of, active, beta_u, beta_a, iterations, final_lambda, variance_floor, mean_data, "all")
+        )
+    parents = (batch, positions, parent_types)
+    return _lay_out(elements, (batch, edges, parent_types), parents, votes.shape[3:])
+
+
 def _placed(assignment: Tensor, existing: list[bool]) -> Tensor:
     """The assignments of the pairs that exist, with zeros in the places of those that do not."""
     return torch.zeros(len(existing), dtype=assignment.dtype).masked_scatter(torch.tensor(existing), assignment)
@@ -271,10 +304,14 @@ def _competitors(parents: list[Capsule], competition: str) -> list[list[Capsule]
 
 
 def _lay_out(
-    elements: list[list[Step]], assignment_shape: tuple[int, ...], parent_shape: tuple[int, ...]
+    elements: list[list[Step]],
+    assignment_shape: tuple[int, ...],
+    parent_shape: tuple[int, ...],
+    pose_shape: tuple[int, ...] = (4, 4),
 ) -> list[Step]:
     """The flat steps of all batch elements, stacked and reshaped to the shapes of the layer."""
-    shapes = Step(assignment_shape, (*parent_shape, 4, 4), (*parent_shape, 4, 4), parent_shape, parent_shape)
+    poses = (*parent_shape, *pose_shape)
+    shapes = Step(assignment_shape, poses, poses, parent_shape, parent_shape)
     return [
         Step(*(torch.stack(flat).reshape(shape) for flat, shape in zip(zip(*steps, strict=True), shapes, strict=True)))
         for steps in zip(*elements, strict=True)

@@ -9,6 +9,7 @@ from emcaps.routing.dispatch import (
     set_routing_trace,
 )
 from emcaps.routing.geometry import max_data, mean_data, parent_grid, spatial_routing_map
+from emcaps.routing.graphs import WindowEdges, graph_routing, graph_routing_trace, grid_routing, window_edges
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import routing_lambda
 
@@ -16,10 +17,14 @@ __all__ = [
     "RoutingOutput",
     "RoutingStep",
     "RoutingTrace",
+    "WindowEdges",
     "class_routing",
     "class_routing_trace",
     "conv_routing",
     "conv_routing_trace",
+    "graph_routing",
+    "graph_routing_trace",
+    "grid_routing",
     "max_data",
     "mean_data",
     "parent_grid",
@@ -27,4 +32,5 @@ __all__ = [
     "set_routing",
     "set_routing_trace",
     "spatial_routing_map",
+    "window_edges",
 ]

@@ -159,7 +159,7 @@ def _check_described(
     _check_parents(pose, weight, beta_u, beta_a, child_axis)
     if windows is not None:
         parent_grid((pose[1], pose[2]), (weight[0], weight[1]), *windows)
-    _check_alike(dtypes, devices)
+    check_alike(INPUTS, dtypes, devices)
 
 
 _remembered_check = lru_cache(maxsize=256)(_check_described)
@@ -198,12 +198,12 @@ def _check_parents(pose: Shape, weight: Shape, beta_u: Shape, beta_a: Shape, chi
             )
 
 
-def _check_alike(dtypes: tuple[torch.dtype, ...], devices: tuple[torch.device, ...]) -> None:
+def check_alike(names: tuple[str, ...], dtypes: tuple[torch.dtype, ...], devices: tuple[torch.device, ...]) -> None:
     if dtypes[0] not in (torch.float32, torch.float64):
         raise ValueError(
-            f"pose must be float32 or float64, not {dtypes[0]}: use .float() on the network and its inputs"
+            f"{names[0]} must be float32 or float64, not {dtypes[0]}: use .float() on the network and its inputs"
         )
     for what, found in (("dtype", dtypes), ("device", devices)):
         if len(set(found)) > 1:
-            listing = ", ".join(f"{name} {value}" for name, value in zip(INPUTS, found, strict=True))
+            listing = ", ".join(f"{name} {value}" for name, value in zip(names, found, strict=True))
             raise ValueError(f"all inputs must have the same {what}, not {listing}: convert them with .to(...)")

@@ -3,7 +3,8 @@
 Numbers in brackets are the equations of docs/definition.md.
 
 Dims: B batch; H, W child grid; I child types; OH, OW parent grid; O parent types; KH, KW kernel; N the children
-that one parent reads (KH KW I of them, or H W I in a class layer); h the 16 elements of a pose, row by row.
+that one parent reads (KH KW I of them, or H W I in a class layer); h the elements of a pose, row by row: 16, but
+for graphs, where E are the edges and P the positions of parents.
 In the einsums: v, u parent row and column; y, x kernel offset; h, w child row and column; c, o child and parent type;
 i, j, k rows and columns of the 4x4 matrices.
 All values are stored per edge that exists, (..., N, O): there is no table of all children by all parents.
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from emcaps.routing.geometry import Pair, mean_data, parent_grid
+from emcaps.routing.groups import Groups
 from emcaps.routing.results import RoutingStep
 from emcaps.routing.settings import RoutingSettings, routing_lambda
 from emcaps.routing.windows import Windows, with_border
@@ -115,6 +117,45 @@ def class_routing_steps(
         yield step._replace(assignment=step.assignment.unflatten(1, (height, width, child_types)))
 
 
+def graph_routing_steps(
+    votes: Tensor,
+    activation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    child: Tensor,
+    parent: Tensor,
+    positions: int,
+    settings: RoutingSettings,
+) -> Iterator[RoutingStep]:
+    """Route along the edges of a graph, yielding each iteration. Shapes as in `graph_routing`, checked by the caller.
+
+    The edges are put together twice: by parent for the M-step, and by child for the E-step.
+    """
+    children, parent_types = activation.shape[1], votes.shape[2]
+    read, reader, readers = child.unique(return_inverse=True, return_counts=True)
+    by_parent, by_child = Groups.of(parent, positions), Groups.of(reader, len(read))
+    start = 1 / (readers[reader].to(votes.dtype) * parent_types)  # (1)
+
+    def compete(log_joint: Tensor) -> Tensor:
+        """All parents of a child, at any position and of any type, share it."""
+        of_child = by_child.gather(by_parent.spread(log_joint), -math.inf)
+        assignment = of_child.flatten(2).softmax(-1).view_as(of_child)  # (7)
+        return by_parent.gather(by_child.spread(assignment), 0.0)
+
+    for step in _em(
+        by_parent.gather(votes.flatten(3), 0.0),
+        by_parent.gather(activation[:, child], 0.0),
+        by_parent.gather(start[None], 0.0),
+        beta_u,
+        beta_a,
+        children / (positions * parent_types) if settings.data_scaling == "mean" else 1.0,
+        compete,
+        settings,
+        votes.shape[3:],
+    ):
+        yield step._replace(assignment=by_parent.spread(step.assignment))
+
+
 def _votes(children: str, matrices: str, pose: Tensor, weight: Tensor) -> Tensor:
     """V_ij = M_i W_ij, flattened: 4x4 matrices or, where W_ij is 16x16, a row of 16 numbers times a matrix."""
     if weight.shape[-1] == 16:
@@ -139,6 +180,7 @@ def _em(
     data_unit: float | Tensor,
     compete: Callable[[Tensor], Tensor],
     settings: RoutingSettings,
+    pose_shape: tuple[int, ...] = (4, 4),
 ) -> Iterator[RoutingStep]:
     """Yield each iteration. votes (..., N, O, h); activation, start (..., N).
 
@@ -154,10 +196,11 @@ def _em(
         variance = (share[..., None] * distance).sum(-3) / (data[..., None] + EPSILON) + settings.variance_floor  # (4)
         cost = (beta_u[:, None] + 0.5 * variance.log()).sum(-1) * data / data_unit  # (5)
         logit = routing_lambda(iteration, settings.final_lambda) * (beta_a - cost)  # (6)
-        yield RoutingStep(assignment, mean.unflatten(-1, (4, 4)), variance.unflatten(-1, (4, 4)), cost, logit.sigmoid())
+        pose, spread = mean.unflatten(-1, pose_shape), variance.unflatten(-1, pose_shape)
+        yield RoutingStep(assignment, pose, spread, cost, logit.sigmoid())
 
-        # E-step. The density is a product of 16 Gaussians, so its logarithm is a sum over h.
+        # E-step. The density is a product of Gaussians, so its logarithm is a sum over h.
         if iteration + 1 < settings.iterations:
-            log_norm = 0.5 * (variance.log().sum(-1) + 16 * math.log(2 * math.pi))
+            log_norm = 0.5 * (variance.log().sum(-1) + votes.shape[-1] * math.log(2 * math.pi))
             log_density = -0.5 * (distance * (1 / variance)[..., None, :, :]).sum(-1) - log_norm[..., None, :]
             assignment = compete(log_density + F.logsigmoid(logit)[..., None, :])  # (7)
