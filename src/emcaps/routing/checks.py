@@ -100,9 +100,13 @@ def check_set_inputs(inputs: Inputs, mask: Tensor | None) -> None:
     _check_tensors(*inputs)
     pose, activation = inputs[:2]
     if pose.dim() != 5 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
+        remedies = {
+            4: ": the result of a set or class layer is one member, pose[:, None] and activation[:, None]",
+            6: ": the positions of a grid are members by pose.flatten(1, 2) and activation.flatten(1, 2)",
+        }
         raise ValueError(
-            f"pose must be (B, N, I, 4, 4) with N and I at least 1, not {tuple(pose.shape)}: poses of one set need a "
-            "batch dimension, pose[None], and members with one type of capsule a dimension for it, pose[:, :, None]"
+            f"pose must be (B, N, I, 4, 4) with N and I at least 1, not {tuple(pose.shape)}"
+            f"{remedies.get(pose.dim(), '')}"
         )
     if activation.shape != pose.shape[:3]:
         raise ValueError(

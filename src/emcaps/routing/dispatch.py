@@ -6,7 +6,6 @@ cannot; only "auto" chooses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import lru_cache
@@ -201,6 +200,8 @@ def set_routing(
     Sets of different sizes share a batch: fill them up to the same N, and let `mask` say which members exist. What the
     others hold makes no difference, not even NaN, and the mean data is counted for each set by itself.
 
+    With a mask and data_scaling "mean" only the reference routes, which stores the votes.
+
     Args:
         pose: (B, N, I, 4, 4), the poses of N members with I types of capsules each.
         activation: (B, N, I), their activations, 0 to 1.
@@ -221,7 +222,8 @@ def set_routing(
         logistic(lambda_t beta_a).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    inputs, members, _ = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
+    inputs, exists = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
+    members = _members(exists, settings)
     return _route(inputs, Layer(coordinate_scale=0.0), settings, impl, members)
 
 
@@ -245,19 +247,19 @@ def set_routing_trace(
     `impl` must be "auto" or "reference".
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, competition)
-    inputs, members, exists = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
-    trace = _trace(inputs, Layer(coordinate_scale=0.0), settings, impl, members)
+    inputs, exists = _as_class_layer((pose, activation, weight, beta_u, beta_a), mask)
+    trace = _trace(inputs, Layer(coordinate_scale=0.0), settings, impl, _members(exists, settings))
     for_members = (step._replace(assignment=step.assignment[:, :, 0]) for step in trace)
     if exists is None:
         return RoutingTrace(for_members)
     return RoutingTrace(step._replace(assignment=step.assignment * exists[..., None]) for step in for_members)
 
 
-def _as_class_layer(inputs: Inputs, mask: Tensor | None) -> tuple[Inputs, Tensor | None, Tensor | None]:
+def _as_class_layer(inputs: Inputs, mask: Tensor | None) -> tuple[Inputs, Tensor | None]:
     """A set as the children of a class layer, on a grid of N rows and one column.
 
-    With a mask also the number of children that exist in each set, (B,), and which these are, (B, N, I). The others
-    become children whose pose and activation are 0: they weigh nothing, in a parent and in any gradient.
+    With a mask also which children exist, (B, N, I). The others become children whose pose and activation are 0: they
+    weigh nothing, in a parent and in any gradient.
     """
     check_set_inputs(inputs, mask)
     pose, activation, weight, beta_u, beta_a = inputs
@@ -267,9 +269,12 @@ def _as_class_layer(inputs: Inputs, mask: Tensor | None) -> tuple[Inputs, Tensor
         pose, activation = pose.masked_fill(~exists[..., None, None], 0.0), activation.masked_fill(~exists, 0.0)
     if debug.enabled:  # here, where places have the indices that the caller knows
         debug.check_inputs((pose, activation, weight, beta_u, beta_a))
-    members = None if exists is None else exists.sum((1, 2))
-    grid = (pose[:, :, None], activation[:, :, None], weight, beta_u, beta_a)
-    return grid, members, exists
+    return (pose[:, :, None], activation[:, :, None], weight, beta_u, beta_a), exists
+
+
+def _members(exists: Tensor | None, settings: RoutingSettings) -> Tensor | None:
+    """The number of children in each set, (B,), where the sets of a batch may differ in their mean data."""
+    return None if exists is None or settings.data_scaling == "none" else exists.sum((1, 2))
 
 
 def _route(
@@ -277,7 +282,7 @@ def _route(
 ) -> RoutingOutput:
     """Run one routing by the chosen implementation. `members` (B,) counts the children that exist, if not all do."""
     device = _device(inputs)
-    beyond_kernels = _beyond_kernels(inputs, layer.coordinate_scale)
+    beyond_kernels = _beyond_kernels(inputs, layer.coordinate_scale, members)
     chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
     if chosen != "reference" and beyond_kernels:
         raise ValueError(f"impl={impl!r} cannot {beyond_kernels}; use impl='auto' or 'reference'")
@@ -287,7 +292,7 @@ def _route(
         output: RoutingOutput
         compiling = layer.stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
         if chosen != "reference":
-            output = _fused(chosen, inputs, layer, settings, low_precision, members)
+            output = _fused(chosen, inputs, layer, settings, low_precision)
         elif compiling and (impl == "auto" or _is_for_inductor()):
             output = _reference_outside_the_graph(inputs, layer, settings, members)
         else:
@@ -343,12 +348,7 @@ def _reference_steps(
 
 
 def _fused(
-    chosen: str,
-    inputs: Inputs,
-    layer: Layer,
-    settings: RoutingSettings,
-    low_precision: torch.dtype | None,
-    members: Tensor | None,
+    chosen: str, inputs: Inputs, layer: Layer, settings: RoutingSettings, low_precision: torch.dtype | None
 ) -> RoutingOutput:
     if chosen == "triton":
         from emcaps.routing.triton_kernels.operators import fused_routing
@@ -364,11 +364,6 @@ def _fused(
     kernel_settings = in_kernels(activation.shape, weight.shape, layer, settings)
     if any(layer.padding):
         pose, activation = with_border(pose, activation, layer.padding)
-    if members is not None and settings.data_scaling == "mean":
-        # The kernels know one mean data for the whole batch. Data in proportion to it gives each set the cost that its
-        # own mean data gives. Nothing else depends on the amount of data, but for the 1e-9 that it is added to.
-        all_members = math.prod(activation.shape[1:])
-        activation = activation * (all_members / members.clamp(min=1).to(activation.dtype))[:, None, None, None]
     # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
@@ -414,7 +409,7 @@ def _checked(inputs: Inputs, layer: Layer, upcast: bool) -> Inputs:
     return inputs
 
 
-def _beyond_kernels(inputs: Inputs, coordinate_scale: float) -> str:
+def _beyond_kernels(inputs: Inputs, coordinate_scale: float, members: Tensor | None) -> str:
     """What only the reference can do with these inputs; empty if the kernels can do it all."""
     if is_transformed(inputs):
         return (
@@ -422,6 +417,8 @@ def _beyond_kernels(inputs: Inputs, coordinate_scale: float) -> str:
         )
     if coordinate_scale not in (0, 1):
         return f"scale coordinates by {coordinate_scale}: the kernels add them as they are (1) or leave them out (0)"
+    if members is not None:
+        return "count the mean data of each set by itself: the kernels know one for the whole batch"
     if isinstance(inputs[2], Tensor) and inputs[2].dim() >= 4 and inputs[2].shape[-1] == 16:
         return "route poses as vectors: the kernels multiply by 4x4 matrices alone, not by 16x16"
     return ""
