@@ -40,6 +40,10 @@ def test_override_reads_strings_as_the_type_of_the_setting():
     ("change", "message"),
     [
         ({"train.step": 3}, "unknown setting 'train.step': did you mean 'train.steps'"),
+        ({"train.lr": 1e-3}, "unknown setting 'train.lr': here it is called train.learning_rate$"),
+        ({"train.epochs": 3}, "here it is called train.steps, which counts batches$"),
+        ({"lr": 1e-3}, "unknown setting 'lr': here it is called train.learning_rate$"),
+        ({"network.lr": 1}, r"unknown setting 'network.lr': .* \(allowed: network.kind, (network.\w+(, |\)$))+"),
         ({"train.steps": "many"}, "train.steps must be a whole number, not 'many'"),
         ({"train.steps": 2.5}, "train.steps must be of type int, not 2.5"),
         ({"train.steps": True}, "train.steps must be of type int, not True"),

@@ -400,7 +400,7 @@ class RunConfig:
         changes: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         for name, value in _with_new_names(assignments).items():
             if name not in _types():
-                raise ValueError(unknown_name("setting", name, _types()))
+                raise ValueError(_unknown_setting(name))
             section, _, key = name.partition(".")
             changes[section][key] = parse(name, value, _types()[name])
         changed = RunConfig(**{s: dataclasses.replace(getattr(self, s), **c) for s, c in changes.items()})
@@ -412,6 +412,19 @@ class RunConfig:
 
 
 SECTIONS = {"network": NetworkConfig, "data": DataConfig, "train": TrainConfig}
+ELSEWHERE = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "bs": "batch_size", "wd": "weight_decay"}
+"""What other programs call some of our settings."""
+
+
+def _unknown_setting(name: str) -> str:
+    """The message lists the settings of the section, if the name has one: all together are too many to read."""
+    section, _, key = name.rpartition(".")
+    known = [setting for setting in _types() if not section or setting.startswith(f"{section}.")]
+    meant = next((setting for setting in known if setting.endswith(f".{ELSEWHERE.get(key)}")), None)
+    if meant is not None:
+        batches = ", which counts batches" if key == "epochs" else ""
+        return f"unknown setting {name!r}: here it is called {meant}{batches}"
+    return unknown_name("setting", name, known or _types())
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
