@@ -135,6 +135,12 @@ def test_several_runs(report, folder):
     assert Path("report.html").exists()
 
 
+def test_a_copy_of_a_run_is_not_another_seed(report, folder, tmp_path):
+    shutil.copytree(folder / "seed0", tmp_path / "copy")
+    page, _ = report(folder / "seed0", tmp_path / "copy")
+    assert not any(one["caption"].startswith("Runs that differ in their seed") for one in page.tables)
+
+
 def test_a_cnn_does_not_route(report, folder):
     page, _ = report(folder / "cnn")
     assert "A CNN does not route." in page.text

@@ -197,11 +197,12 @@ def _means(records: Sequence[RunRecord]) -> Html | None:
             groups.setdefault(_without_seed(record), []).append(record)
     rows = []
     for group in groups.values():
-        if len(group) > 1:
-            values = [100 * record.evaluations["test"].accuracy for record in group]
-            seeds = ", ".join(str(record.config.train.seed) for record in group)
+        by_seed = {record.config.train.seed: record for record in reversed(group)}  # a copy of a run is not another one
+        if len(by_seed) > 1:
+            values = [100 * record.evaluations["test"].accuracy for record in by_seed.values()]
+            seeds = ", ".join(str(seed) for seed in sorted(by_seed))
             mean, spread = statistics.fmean(values), statistics.stdev(values)
-            rows.append([f"{group[0].name} and {len(group) - 1} more", seeds, f"{mean:.2f} ± {spread:.2f}"])
+            rows.append([f"{group[0].name} and {len(by_seed) - 1} more", seeds, f"{mean:.2f} ± {spread:.2f}"])
     caption = "Runs that differ in their seed alone: mean and standard deviation at the last step"
     return table(caption, ["runs", "seeds", "test accuracy, %"], rows, left=(0, 1)) if rows else None
 
