@@ -98,7 +98,9 @@ def test_groups_that_are_wrong(folder, tmp_path):
 
 def test_a_broken_picture_is_named_or_skipped(folder):
     (folder / "bee" / "000broken.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"000broken\.png cannot be read .*, or skip such pictures with --skip-broken"):
+    with pytest.raises(
+        ValueError, match=r"000broken\.png cannot be read .*, or import the folder without such .* --skip-broken"
+    ):
         read_source(folder)
     for colour in (None, True):
         source = read_source(folder, Options(skip_broken=True, colour=colour))

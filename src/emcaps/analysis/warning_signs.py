@@ -34,8 +34,9 @@ SOFTER = (
 )
 FINITE = "Lower the learning rate, or raise network.variance_floor if it is below 1e-4, and start again"
 LOWER = (
-    "Standardise the images (network.input='standardised'), lower network.final_lambda or the learning rate, and start "
-    "again; network.betas='half_active' or network.start_half_active(images) starts the betas in the middle"
+    "Start again with the betas in the middle, by network.start_half_active(images) or network.betas=half_active in a "
+    "run; with standardised images (network.input='standardised'); or with a lower network.final_lambda or "
+    "learning rate"
 )
 
 

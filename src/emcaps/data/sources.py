@@ -273,7 +273,10 @@ def _decode(
             return work(*arguments)
         except BrokenPictureError as error:
             if not options.skip_broken:
-                raise ValueError(f"{error}, or skip such pictures with --skip-broken") from error
+                remedy = (
+                    "or import the folder without such pictures: emcaps data import FOLDER --name NAME --skip-broken"
+                )
+                raise ValueError(f"{error}, {remedy}") from error
             skipped.append(str(error))
 
     numbers, channels = list(range(len(paths))), 3 if options.colour else 1
