@@ -304,6 +304,12 @@ class TrainConfig:
     reconstruction: float = 0.1
     """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss. The
     capsule of each class that a crop is mixed from draws the whole crop, and counts by its share."""
+    teachers: tuple[str, ...] = ()
+    """Trained networks that the run learns from, besides the labels: weights files or folders of runs, as paths from
+    the run's own folder. They must read the same images and know the same classes."""
+    teaching: float = 1.0
+    """With train.teachers: what the cross-entropy between the mean of their answers and the network's is multiplied by
+    in the loss."""
     average: float = 0.0
     """The network that is evaluated and saved is the mean of the weights after each step of this last share of all
     steps; 0 takes those after the last step. The last row of the metrics has the accuracy of those, too. What looks at
@@ -331,8 +337,15 @@ class TrainConfig:
         check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")
         check_numbers(self, "train", "zero or more", "seed", "eval_every", "watch", "warmup_steps")
         check_numbers(self, "train", "positive and finite", "learning_rate", "decay_rate", "beta_rate")
-        check_numbers(self, "train", "zero or more, and finite", "weight_decay", "beta_a_rate", "reconstruction")
+        weights = ("weight_decay", "beta_a_rate", "reconstruction", "teaching")
+        check_numbers(self, "train", "zero or more, and finite", *weights)
         check_numbers(self, "train", "a share, 0 to 1", "mixup", "average")
+        require(
+            bool(self.teachers) or self.teaching == TrainConfig.teaching,
+            self.teaching,
+            f"train.teaching weights what train.teachers say, and there are none: it must be left at "
+            f"{TrainConfig.teaching}",
+        )
         grows = self.learning_rate_schedule == "exponential" and self.decay_rate > 1
         fastest = max(1.0, self.beta_rate, self.beta_a_rate)
         exponent = math.log10(self.learning_rate) + math.log10(fastest)

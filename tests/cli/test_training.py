@@ -44,6 +44,22 @@ def written(path, text):
     return path.name
 
 
+def test_teachers_are_found_from_wherever_the_new_run_lies(emcaps, data, tmp_path):
+    """Given from where the command is called, by another run's settings, or by the name of a network that ships."""
+    assert emcaps("train", "tiny", "--steps", 1, "--run", "elders/one", *TINY)[0] == 0
+    status, _, err = emcaps("train", "tiny", "--steps", 1, "--teacher", "elders/one", "--run", "a/b/pupil", *TINY)
+    assert status == 0, err
+    assert emcaps("train", "--config", "a/b/pupil", "--run", "c/again")[0] == 0
+    for run, teacher in (("a/b/pupil", "../../../elders/one"), ("c/again", "../../elders/one")):
+        assert json.loads((tmp_path / run / "config.json").read_text())["train"]["teachers"] == [teacher]
+    status, _, err = emcaps("train", "tiny", "--teacher", "small-toys", "--run", "strict")
+    assert status == 1
+    assert "small-toys.safetensors reads images with data.standardise background, not image" in err
+    assert "unknown network 'nobody'" in emcaps("train", "tiny", "--teacher", "nobody")[2]
+    assert not (tmp_path / "strict").exists()
+    assert not (tmp_path / "runs").exists()
+
+
 def test_train_from_the_config_of_a_run(emcaps, data, tmp_path):
     """All its settings are taken, whether the file or the folder is named, and options change them."""
     assert emcaps("train", "tiny", "--steps", 1, "--stereo", "--seed", 3, *TINY)[0] == 0

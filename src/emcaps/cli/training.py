@@ -43,6 +43,15 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    teachers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--teacher",
+            metavar="NETWORK",
+            help="A trained network that the new one learns from, besides the labels: a run folder, a .safetensors "
+            "file or the name of a network that comes with the package; may be repeated.",
+        ),
+    ] = None,
     settings: SettingsOption = None,
     config_file: Annotated[
         Path | None,
@@ -83,6 +92,8 @@ def train(
         "train.seed": seed,
     }
     changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
+    if teachers:
+        changes["train.teachers"] = _found(teachers)
     main = process()[0] == 0  # of several processes, the one that writes and prints
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
@@ -90,10 +101,13 @@ def train(
     else:
         name, config = _new_config(name, config_file, changes)
         _check_dataset(config, folder)
+        if config.train.teachers and run is None and process()[1] > 1:
+            raise ValueError("where several processes have teachers, all must know the run's folder: add --run-folder")
         if run is None and main:
             run = _new_run_folder(name, config)
             cleaning = _removing_if_empty(run)
         run = run or Path("runs")  # the others write nothing
+        config = config.override({"train.teachers": [os.path.relpath(path, run) for path in config.train.teachers]})
 
     from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
@@ -120,6 +134,13 @@ def train(
         return
     _tell_of_crop(config, run)
     show_evaluations(result.evaluations, f"step {result.step}, {result.seconds:.0f} s")
+
+
+def _found(teachers: list[str]) -> list[str]:
+    """Where these networks are; a run's folder stays one, and must be complete when the new run starts."""
+    from emcaps.weights import find_weights
+
+    return [os.path.abspath(name if Path(name).is_dir() else find_weights(name)) for name in teachers]
 
 
 def _check_dataset(config: RunConfig, folder: Path | None) -> None:
@@ -193,9 +214,11 @@ def _read_config_file(path: Path) -> RunConfig:
     except ValueError as error:  # not JSON, or not even text
         raise ValueError(f"{path} is not JSON ({error}): --config takes the {CONFIG_FILE} of a run") from error
     try:
-        return RunConfig.from_dict(settings)
+        config = RunConfig.from_dict(settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    # Its teachers are named from its own folder, and the new run may lie elsewhere.
+    return config.override({"train.teachers": [os.path.abspath(path.parent / name) for name in config.train.teachers]})
 
 
 def _new_run_folder(name: str, config: RunConfig) -> Path:

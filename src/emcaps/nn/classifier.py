@@ -38,6 +38,11 @@ def class_scores(output: RoutingOutput | Tensor) -> Tensor:
     return output.activation if isinstance(output, RoutingOutput) else output.softmax(-1)
 
 
+def class_shares(scores: Tensor) -> Tensor:
+    """Scores (..., classes) as shares of 1."""
+    return scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+
+
 class Classifier(nn.Module):
     """A network of classes. `data` says which images it was trained on; None for one that is new."""
 

@@ -20,6 +20,7 @@ from emcaps.train import distributed
 from emcaps.train import run_folder as folders
 from emcaps.train.graph import GraphedStep, undo_changes
 from emcaps.train.step import Mixed, TrainingStep, training_loss
+from emcaps.train.teachers import mean_answer
 
 logger = logging.getLogger("emcaps")
 
@@ -136,7 +137,8 @@ def _fits(step: TrainingStep, size: int) -> bool:
             with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.train.autocast == "bfloat16"):
                 labels = step.labels[examples]
                 mixed = Mixed(crops.new_ones(size), labels) if config.train.mixup else None
-                training_loss(step.network, crops, labels, config.train, step.margin, mixed)[1].backward()
+                answer = mean_answer(step.teachers, crops)
+                training_loss(step.network, crops, labels, config.train, step.margin, mixed, answer)[1].backward()
             # The optimiser's two moments and what it computes between, of every parameter.
             spare = [torch.empty_like(value) for value in step.network.parameters() for _ in range(3)]
             del spare

@@ -16,7 +16,7 @@ from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import CATEGORIES, Examples
 from emcaps.data.tensors import to_tensors
 from emcaps.files import check_replaces, write_json
-from emcaps.nn.classifier import class_scores
+from emcaps.nn.classifier import class_scores, class_shares
 from emcaps.nn.geometry import routed_layers
 from emcaps.routing.availability import choose_implementation
 from emcaps.train import distributed
@@ -143,7 +143,7 @@ def _scores(network: nn.Module, images: Tensor, crop: int, crops: int, standardi
         batch = evaluation_crops(images, crop, crops, standardised)
         scores: Tensor = class_scores(network(batch.flatten(0, 1))).unflatten(0, batch.shape[:2])
         if crops > 1:
-            scores = scores / scores.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+            scores = class_shares(scores)
         return scores
     except torch.cuda.OutOfMemoryError:
         return None

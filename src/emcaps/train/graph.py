@@ -13,7 +13,7 @@ On the same device it gives the same bits with a graph and without: both run the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -41,6 +41,7 @@ def make_step(
     config: RunConfig,
     sums: dict[str, Tensor] | None = None,
     counterparts: Counterparts | None = None,
+    teachers: Sequence[nn.Module] = (),
 ) -> TrainingStep | GraphedStep:
     """A callable that takes a step's number and does that step, as a CUDA graph if `config.train.graph` says so.
 
@@ -50,7 +51,7 @@ def make_step(
     """
     if sums is None:
         sums = make_sums(images.device)
-    step = TrainingStep(network, optimiser, images, labels, config, sums, counterparts)
+    step = TrainingStep(network, optimiser, images, labels, config, sums, counterparts, teachers)
     if not wants_graph(config.train.graph, images.device):
         return step
     try:

@@ -34,6 +34,7 @@ from emcaps.train.randomness import own_randomness
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
+from emcaps.train.teachers import load_teachers, teacher_fingerprints
 from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
@@ -93,11 +94,12 @@ def train(
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
-    seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
+    teachers = load_teachers(config, folder, place)
+    seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)} | teacher_fingerprints(config, folder)
     if distributed.from_main((config, seen)) != (config, seen):
         raise ValueError(
-            f"process {distributed.rank()} has other settings or images than process 0: start all processes of a run "
-            "with the same options and the same data"
+            f"process {distributed.rank()} has other settings, images or teachers than process 0: start all processes "
+            "of a run with the same options and the same data"
         )
     if resume and main:
         folders.read_config(folder)  # before the lock, which would make a missing folder
@@ -140,7 +142,7 @@ def train(
         to_check = [number for number in FIRST_CHECKS if first < number <= config.train.steps]
         needs_check = to_check and watch is None and config.network.kind == "capsules" and main
         check = make_check(network, images, labels, config) if needs_check else None
-        advance = make_step(network, optimiser, images, labels, config, sums, counterparts)
+        advance = make_step(network, optimiser, images, labels, config, sums, counterparts, teachers)
         last_good = LastGood(advance, network, first)
         logged_step, logged_at, row = first, seconds(), dict[str, Any]()
 

@@ -46,6 +46,8 @@ CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors
 MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
 VIEWPOINTS = "viewpoints.json"
 LOCK = ".lock"
+TEACHER = "teacher "
+"""What the fingerprint of a teacher's weights is filed under, before the teacher's name."""
 HAS_LOCKS = fcntl is not None
 OF_LAST_WEIGHTS = "accuracy_of_last_weights"
 """The last row of the metrics of a run with train.average has this, too, for each part that is tested: the accuracy
@@ -87,7 +89,10 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
     """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation."""
     found = read_environment(folder)
-    if found.get("data", data) != data:
+    seen = found.get("data", data)
+    if changed := [name for name in data if name.startswith(TEACHER) and seen.get(name) != data[name]]:
+        raise ValueError(f"the run in {folder} had another {changed[0]}, whose weights have changed: restore them")
+    if seen != data:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )

@@ -9,6 +9,7 @@ Dims: B batch; C channels; images uint8 (N, C, H, W) of the whole split live on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from emcaps.train import distributed
 from emcaps.train.batch import training_batch
 from emcaps.train.randomness import ExampleOrder, seed_default_generator, seed_for
 from emcaps.train.schedules import learning_rate_of, margin_of
+from emcaps.train.teachers import mean_answer, teaching_loss
 
 
 def make_optimiser(network: nn.Module, config: TrainConfig) -> torch.optim.Adam:
@@ -72,6 +74,7 @@ class TrainingStep:
         config: RunConfig,
         sums: dict[str, Tensor],
         counterparts: Counterparts | None = None,
+        teachers: Sequence[nn.Module] = (),
     ) -> None:
         if config.data.splice and counterparts is None:
             raise ValueError(
@@ -81,6 +84,7 @@ class TrainingStep:
         self.network, self.optimiser, self.config, self.sums = network, optimiser, config, sums
         self.images, self.labels = images, labels
         self.counterparts = counterparts if config.data.splice else None
+        self.teachers = teachers
         self.order = ExampleOrder(len(images), config.train.batch_size, config.train.seed, device)
         self.generator = torch.Generator(device)
         self.share = distributed.share(config.train.batch_size)
@@ -123,8 +127,9 @@ class TrainingStep:
         )
         mine = self.share
         mixed = None if own is None else Mixed(own[mine], labels.roll(1)[mine])
+        answer = mean_answer(self.teachers, crops[mine])
         loss, right = train_step(
-            self.network, self.optimiser, crops[mine], labels[mine], self.config.train, self.margin, mixed
+            self.network, self.optimiser, crops[mine], labels[mine], self.config.train, self.margin, mixed, answer
         )
         # On a GPU one kernel in place of three.
         torch._foreach_add_([self.sums[name] for name in ("steps", "loss", "right")], [self.one, loss, right])
@@ -152,13 +157,15 @@ def train_step(
     config: TrainConfig,
     margin: float | Tensor,
     mixed: Mixed | None = None,
+    answer: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One update of the network from crops (B, C, H, W); gives the loss and how many answers were right.
 
-    Several processes make the same update, from all their crops, and get the loss and the right answers of all.
+    `answer` (B, classes) is that of its teachers, if there are any. Several processes make the same update, from all
+    their crops, and get the loss and the right answers of all.
     """
     with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
-        output, loss = training_loss(network, crops, labels, config, margin, mixed)
+        output, loss = training_loss(network, crops, labels, config, margin, mixed, answer)
     optimiser.zero_grad()
     loss.backward()
     right = right_answers(class_scores(output).detach(), labels)
@@ -174,6 +181,7 @@ def training_loss(
     config: TrainConfig,
     margin: float | Tensor,
     mixed: Mixed | None = None,
+    answer: Tensor | None = None,
 ) -> tuple[RoutingOutput | Tensor, Tensor]:
     """The network's output for crops, and what it is trained to lower. A mixed crop counts for both of its images."""
     output = network(crops)
@@ -185,6 +193,8 @@ def training_loss(
         if mixed is not None:
             drawn = drawn + reconstruction_loss(decoder(output, mixed.neighbours), crops, 1 - mixed.own)
         loss = loss + config.reconstruction * drawn
+    if answer is not None:
+        loss = loss + config.teaching * teaching_loss(output, answer)
     return output, loss
 
 
