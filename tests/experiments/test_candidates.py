@@ -31,7 +31,8 @@ def test_an_unchanged_candidate_is_the_best_row_but_for_its_length_and_average(r
     best = tested[f"best-{recipe}"].override({"train.average": AVERAGE})
     for change, settings in CHANGES.items():
         row = ROWS[row_name(recipe, change, 3)]
-        assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings)
+        teachers = [f"../../{recipe}-unchanged-fold3/seed{seed}" for seed in (0, 1)] if change == "taught" else []
+        assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings | {"train.teachers": teachers})
     same = {f"train.{key}": getattr(best.train, key) for key in ("steps", "margin_steps", "eval_every")}
     assert ROWS[row_name(recipe, UNCHANGED, 0)].override(same | {"data.split": best.data.split}) == best
     assert all(2 * config.train.margin_steps == config.train.steps for config in ROWS.values())

@@ -134,6 +134,17 @@ def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path, data, 
     assert "left to other processes: one, seed 0. Ask again when they are done." in capsys.readouterr().err
 
 
+def test_runs_that_have_teachers_wait_for_all_others(tmp_path, data, capsys):
+    """Though they are named first, and though another process is at work on their teacher."""
+    rows = {"pupil": ROWS["one"].override({"train.teachers": ["../../two/seed0"]}), "two": ROWS["two"]}
+    with only_user(claim_folder(tmp_path, "two", 0)):
+        train_missing(rows, list(rows), tmp_path, how(data, 0, 1))
+    assert [len(read_records(rows, row, tmp_path)) for row in rows] == [0, 1]
+    assert "left to other processes: pupil, seed 0; two, seed 0; pupil, seed 1." in capsys.readouterr().err
+    train_missing(rows, list(rows), tmp_path, how(data, 0, 1, jobs=2))
+    assert [len(read_records(rows, row, tmp_path)) for row in rows] == [2, 2]
+
+
 def test_a_run_that_is_trained_and_being_measured_is_left_alone(tmp_path, data, capsys):
     train_missing(ROWS, ["one"], tmp_path, how(data, 0))
     before = files(run_folder(tmp_path, "one", 0))

@@ -59,7 +59,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "little-mixing": {"train.mixup": 0.25},
     "no-mixing": {"train.mixup": 0.0},
     "long": {"train.steps": 2 * STEPS, "train.margin_steps": STEPS},
+    "taught": {},  # by the unchanged runs of the same fold
 }
+TEACHING_SEEDS = (0, 1)
+"""The seeds of the unchanged runs that teach."""
 
 
 def row_name(recipe: str, change: str, fold: int) -> str:
@@ -71,7 +74,9 @@ def _config(recipe: str, change: str, fold: int) -> RunConfig:
     best = BEST[f"best-{recipe}"]
     split = "validation" if best.data.split == "standard" else best.data.split
     held_out = {"data.split": split, "data.fold": fold}
-    return best.override(length | held_out | {"train.average": AVERAGE} | CHANGES[change])
+    teachers = [f"../../{row_name(recipe, UNCHANGED, fold)}/seed{seed}" for seed in TEACHING_SEEDS]
+    taught = {"train.teachers": teachers if change == "taught" else []}
+    return best.override(length | held_out | {"train.average": AVERAGE} | taught | CHANGES[change])
 
 
 ROWS: dict[str, RunConfig] = {

@@ -58,7 +58,7 @@ def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *
     """Train the named rows with every seed, except for runs that are finished; `measured` measures routing, too.
 
     Each process takes the next run that no other is at work on, so more processes may join at any time by the same
-    call.
+    call. Runs that have teachers wait for all those that have none.
     """
     for name in names:
         check_name("row", name, rows)
@@ -68,7 +68,11 @@ def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *
         if (run_folder(runs, name, seed) / CONFIG).exists():
             check_settings(rows, name, run_folder(runs, name, seed))
     plan = _Plan(dict(rows), each, runs, measured, how.keep_failures)
-    work_together(partial(_train_free_runs, plan, how), how.jobs)
+    taught = [one for one in each if rows[one[0]].train.teachers]
+    first = [one for one in each if one not in taught]
+    work_together(partial(_train_free_runs, plan._replace(each=first), how), how.jobs)
+    if taught and all(plan.is_finished(*one) for one in first):
+        work_together(partial(_train_free_runs, plan._replace(each=taught), how), how.jobs)
     if left := [f"{name}, seed {seed}" for name, seed in each if not plan.is_finished(name, seed)]:
         print(f"left to other processes: {'; '.join(left)}. Ask again when they are done.", file=sys.stderr)
 
