@@ -106,19 +106,18 @@ def test_a_set_of_wholes_is_a_member_of_the_next_layer():
 
 
 @pytest.mark.parametrize(
-    ("layer", "read"),
-    [
-        (ConvCaps(3, 4, stride=2, padding=1, iterations=3), children()),
-        (ClassCaps(3, 5, iterations=3), children()),
-        (SetCaps(3, 5, iterations=3), members()),
-    ],
+    ("make", "windows", "read"),
+    [(ConvCaps, {"stride": 2, "padding": 1}, children()), (ClassCaps, {}, children()), (SetCaps, {}, members())],
 )
-def test_trace_ends_where_forward_does(layer, read):
+def test_trace_ends_where_forward_does(make, windows, read):
+    """In float32 and not to the bit: only the reference keeps a trace, and three iterations amplify rounding."""
+    torch.manual_seed(0)
+    layer = make(3, 5, **windows, iterations=3)
     trace = layer.trace(read)
     output = layer(read)
     assert len(trace) == 3
-    torch.testing.assert_close(trace[-1].mean, output.pose)  # not to the bit: only the reference keeps a trace
-    torch.testing.assert_close(trace[-1].activation, output.activation)
+    torch.testing.assert_close(trace[-1].mean, output.pose, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(trace[-1].activation, output.activation, rtol=1e-3, atol=1e-4)
 
 
 def test_layers_name_their_sizes():

@@ -62,7 +62,7 @@ def test_a_step_trains_on_its_share_of_what_kernels_make_of_the_whole_batch(conf
     if device == "cpu":
         monkeypatch.setattr(batch, "_runs_kernels", lambda device: True)
 
-    def keep(network, optimiser, crops, labels, config, margin, mixed):
+    def keep(network, optimiser, crops, labels, config, margin, mixed, answer):
         trained.append([crops, labels, *mixed])
         return crops.new_zeros(()), crops.new_zeros(())
 
