@@ -5,6 +5,7 @@ import math
 import pytest
 
 from emcaps.experiments.estimates import best, compare, last_mean, markdown_comparisons, markdown_estimates
+from emcaps.experiments.published import ESTIMATES
 from emcaps.experiments.records import Record
 
 
@@ -68,4 +69,5 @@ def test_comparisons_name_the_row_the_figure_and_the_verdict():
 def test_estimates_are_of_the_rows_with_published_schedules():
     found = {"paper-mono-it2": [record(0, 90.0, 92.0, 91.0)], "best-mono-it2": [record(0, 95.0)], "code-mono-it2": []}
     lines = markdown_estimates(found, "runs/").splitlines()
-    assert lines[2:] == ["| [paper-mono-it2](runs/paper-mono-it2) | 1 | 91.00 | 91.00 | 92.00 |"]
+    assert lines[2] == "| [paper-mono-it2](runs/paper-mono-it2) | 1 | 91.00 | 91.00 | 92.00 |"
+    assert [line.split("](")[0] for line in lines[3:]] == [f"| [{name}" for name, _, _ in ESTIMATES]

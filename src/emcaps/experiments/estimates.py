@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from emcaps.experiments.published import FIGURES
+from emcaps.experiments.published import ESTIMATES, FIGURES
 from emcaps.experiments.records import Record, mean_and_spread, spread
 from emcaps.report.markdown import markdown_link, markdown_table
 
@@ -88,7 +88,10 @@ def best(record: Record) -> float:
 
 
 def markdown_estimates(found: Mapping[str, Sequence[Record]], link: str) -> str:
-    """The rows with published schedules: last step, mean of the last ten evaluations and best evaluation."""
+    """The rows with published schedules: last step, mean of the last ten evaluations and best evaluation.
+
+    Below them, what others measured with 2 iterations in mono, as far as they say.
+    """
     rows = [
         (
             markdown_link(row, link + row),
@@ -100,5 +103,6 @@ def markdown_estimates(found: Mapping[str, Sequence[Record]], link: str) -> str:
         for row, records in found.items()
         if records and row.startswith(AS_LONG_AS_PUBLISHED)
     ]
+    rows += [(markdown_link(name, source.link), *counted) for name, source, counted in ESTIMATES]
     header = ("row", "seeds", "last step, %", f"mean of the last {LAST_EVALUATIONS} evaluations, %", "best, %")
     return markdown_table(header, rows)
