@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from functools import partial
 
 from emcaps.bench.cases import FUSED_GRAPH, STEP, Case
@@ -132,7 +133,7 @@ def aims(results: str) -> str:
     return markdown_table(("network", "aim, %", "reached, %", "missing, points"), lines)
 
 
-BLOCKS = {
+BLOCKS: dict[str, Callable[[str], str]] = {
     "published": published,
     "comparisons": comparisons,
     "estimates": estimates,
