@@ -35,8 +35,8 @@ SOFTER = (
 FINITE = "Lower the learning rate, or raise network.variance_floor if it is below 1e-4, and start again"
 LOWER = (
     "Start again with the betas in the middle, by network.start_half_active(images) or network.betas=half_active in a "
-    "run; with standardised images (network.input='standardised'); or with a lower network.final_lambda or "
-    "learning rate"
+    "run; with standardised images (network.input='standardised', if it is not); or with a lower "
+    "network.final_lambda or learning rate"
 )
 
 

@@ -99,7 +99,7 @@ def comparison(_results: str) -> str:
             for how, change in (("moved by 5 pixels", "shift 5"), ("turned by 30 degrees", "turn 30"))
         ),
         (
-            f"[strong attack](docs/attacks.md) of {grey_levels} grey levels",
+            f"[strong adversarial attack](docs/attacks.md) of {grey_levels} grey levels",
             *map(attacked, networks),
         ),
     )
