@@ -43,18 +43,25 @@ def conv_routing_steps(
     kernel = (weight.shape[0], weight.shape[1])
     parent_types = weight.shape[3]
     grid = parent_grid((height, width), kernel, stride, padding)
-    exists: Tensor | None = None  # which of the children in each window do, if padding lets it reach beyond the grid
+    exists: Tensor | None = None  # (1, OH, OW, N) in a padded layer: 1 for a child, 0 in the border
     if any(padding):
-        exists = Windows((height, width), kernel, stride, padding).spread(pose.new_ones(1, height, width, 1))[..., None]
+        ones = pose.new_ones(1, height, width, child_types)
+        exists = Windows((height, width), kernel, stride, padding).spread(ones).flatten(3, 5)
         pose, activation = with_border(pose, activation, padding)
     windows = Windows((activation.shape[1], activation.shape[2]), kernel, stride)
 
     votes = _votes("bvuyxc", "yxco", windows.spread(pose), weight)
     # (1, OH, OW, KH, KW, 1), counted on the device: copying a table there would make the CPU wait for the GPU.
     readers = windows.spread(windows.total(pose.new_ones(1, *grid, *kernel, 1)))
-    start = 1 / (readers * parent_types)  # (1)
+    start = (1 / (readers * parent_types)).expand(-1, -1, -1, -1, -1, child_types).flatten(3, 5)  # (1)
+    if exists is not None:
+        start = start * exists
 
     def compete(log_joint: Tensor) -> Tensor:
+        assignment = shared(log_joint)
+        return assignment if exists is None else assignment * exists[..., None]
+
+    def shared(log_joint: Tensor) -> Tensor:
         """The fraction in (7): every parent's part of the sum over all parents of a child."""
         if settings.competition == "types":
             return log_joint.softmax(-1)
@@ -67,15 +74,14 @@ def conv_routing_steps(
     for step in _em(
         votes.flatten(3, 5),
         windows.spread(activation).flatten(3, 5),
-        start.expand(-1, -1, -1, -1, -1, child_types).flatten(3, 5),
+        start,
         beta_u,
         beta_a,
         mean_data((height, width), child_types, grid, parent_types) if settings.data_scaling == "mean" else 1.0,
         compete,
         settings,
     ):
-        assignment = step.assignment.unflatten(3, (*kernel, child_types))
-        yield step._replace(assignment=assignment if exists is None else assignment * exists)
+        yield step._replace(assignment=step.assignment.unflatten(3, (*kernel, child_types)))
 
 
 def class_routing_steps(
