@@ -33,7 +33,7 @@ def graph_routing(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     *,
     positions: int,
     iterations: int = DEFAULTS.iterations,
@@ -53,7 +53,7 @@ def graph_routing(
         beta_u: (O,), the cost of describing data, for each parent type.
         beta_a: (O,), the gain of being active, for each parent type.
         child: (E,), the child of each edge, 0 to N - 1.
-        parent: (E,), the position of each edge, 0 to positions - 1. No two edges join the same two.
+        position: (E,), the position that it joins the child to, 0 to positions - 1. No two edges join the same two.
         positions: the number of positions of parents.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
         final_lambda: the inverse temperature that lambda_t rises towards.
@@ -64,7 +64,7 @@ def graph_routing(
         RoutingOutput: pose (B, P, O, ...) and activation (B, P, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    for step in _steps(votes, activation, beta_u, beta_a, child, parent, positions, settings):
+    for step in _steps(votes, activation, beta_u, beta_a, child, position, positions, settings):
         last = RoutingOutput(step.mean, step.activation)
     if debug.enabled:
         debug.check_output(*last, settings.variance_floor)
@@ -77,7 +77,7 @@ def graph_routing_trace(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     *,
     positions: int,
     iterations: int = DEFAULTS.iterations,
@@ -87,7 +87,7 @@ def graph_routing_trace(
 ) -> RoutingTrace:
     """`graph_routing` with every iteration kept; assignments are (B, E, O)."""
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    return RoutingTrace(_steps(votes, activation, beta_u, beta_a, child, parent, positions, settings))
+    return RoutingTrace(_steps(votes, activation, beta_u, beta_a, child, position, positions, settings))
 
 
 def grid_routing(
@@ -128,7 +128,7 @@ def grid_routing(
     pose, activation, weight, beta_u, beta_a = _upcast(pose, activation, weight, beta_u, beta_a)
     _check_grid(pose, activation, weight)
     edges = window_edges(activation.shape[1:-1], weight.shape[:-4], stride, padding, dilation, types=pose.shape[-3])
-    child, parent, matrix = (index.to(pose.device) for index in edges[:3])
+    child, position, matrix = (index.to(pose.device) for index in edges[:3])
     with _without_autocast(pose):
         votes = pose.flatten(1, -3)[:, child, None] @ weight.flatten(0, -4)[matrix]
     output = graph_routing(
@@ -137,7 +137,7 @@ def grid_routing(
         beta_u,
         beta_a,
         child,
-        parent,
+        position,
         positions=math.prod(edges.parents),
         iterations=iterations,
         final_lambda=final_lambda,
@@ -148,12 +148,12 @@ def grid_routing(
 
 
 class WindowEdges(NamedTuple):
-    """The edges of windows on a grid, ordered by parent, then by place in the kernel, then by child type."""
+    """The edges of windows on a grid, ordered by position, then by place in the kernel, then by child type."""
 
     child: Tensor
-    """(E,): children are counted position by position, and types within."""
-    parent: Tensor
-    """(E,): the position of the parents."""
+    """(E,): children are counted place by place on their grid, and types within."""
+    position: Tensor
+    """(E,): positions of parents are counted on theirs."""
     matrix: Tensor
     """(E,): which matrix makes the votes: places in the kernel, and child types within."""
     parents: tuple[int, ...]
@@ -190,13 +190,13 @@ def window_edges(
     along = zip(places[:dims], places[dims:], stride, padding, dilation, strict=True)
     coordinates = np.stack([at * step - pad + offset * apart for at, offset, step, pad, apart in along])
     inside = ((coordinates >= 0) & (coordinates < np.reshape(grid, (dims,) + (1,) * (2 * dims)))).all(0)
-    position = np.ravel_multi_index(tuple(coordinates[:, inside]), grid)
-    parent = np.ravel_multi_index(tuple(places[:dims, inside]), parents)
+    place = np.ravel_multi_index(tuple(coordinates[:, inside]), grid)
+    position = np.ravel_multi_index(tuple(places[:dims, inside]), parents)
     offset = np.ravel_multi_index(tuple(places[dims:, inside]), kernel)
     of_type = np.arange(types)
     return WindowEdges(
-        torch.from_numpy((position[:, None] * types + of_type).ravel()),
-        torch.from_numpy(parent.repeat(types)),
+        torch.from_numpy((place[:, None] * types + of_type).ravel()),
+        torch.from_numpy(position.repeat(types)),
         torch.from_numpy((offset[:, None] * types + of_type).ravel()),
         parents,
     )
@@ -221,19 +221,19 @@ def _steps(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     positions: int,
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
-    _check_tensors(votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a, child=child, parent=parent)
+    _check_tensors(votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a, child=child, position=position)
     votes, activation, beta_u, beta_a = _upcast(votes, activation, beta_u, beta_a)
     _check_numbers(votes, activation, beta_u, beta_a)
-    _check_edges(child, parent, (votes.shape[1], activation.shape[1], positions), votes.device)
+    _check_edges(child, position, (votes.shape[1], activation.shape[1], positions), votes.device)
     if debug.enabled:
         debug.check_inputs((votes, activation, beta_u, beta_a), NAMES)
     with _without_autocast(votes):
         yield from graph_routing_steps(
-            votes, activation, beta_u, beta_a, child.long(), parent.long(), positions, settings
+            votes, activation, beta_u, beta_a, child.long(), position.long(), positions, settings
         )
 
 
@@ -276,11 +276,11 @@ def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Te
     check_alike(NAMES, tuple(one.dtype for one in tensors), tuple(one.device for one in tensors))
 
 
-def _check_edges(child: Tensor, parent: Tensor, sizes: tuple[int, int, int], device: torch.device) -> None:
+def _check_edges(child: Tensor, position: Tensor, sizes: tuple[int, int, int], device: torch.device) -> None:
     edges, children, positions = sizes
     if not is_whole(positions) or positions < 1:
         raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}: those of the parents")
-    for name, index, end in (("child", child, children), ("parent", parent, positions)):
+    for name, index, end in (("child", child, children), ("position", position, positions)):
         if index.shape != (edges,) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
             raise ValueError(
                 f"{name} must be ({edges},) whole numbers, one for each edge that the votes have, not "
@@ -292,13 +292,13 @@ def _check_edges(child: Tensor, parent: Tensor, sizes: tuple[int, int, int], dev
         if lowest < 0 or highest >= end:
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"{name} must be 0 to {end - 1}, not {wrong}: it counts what the edges join")
-    pairs = child.long() * positions + parent
+    pairs = child.long() * positions + position
     found, times = pairs.unique(return_counts=True)
     if len(found) < edges:
         pair = int(found[times.argmax()])
         raise ValueError(
             f"no two edges may join the same child and position, as {int(times.max())} do with child "
-            f"{pair // positions} and parent {pair % positions}"
+            f"{pair // positions} and position {pair % positions}"
         )
 
 

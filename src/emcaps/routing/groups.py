@@ -1,4 +1,4 @@
-"""Edges of a graph, put together by the child or the parent that they share.
+"""Edges of a graph, put together by the child or the position that they share.
 
 Dims: B batch; E edges; G groups; M the most edges of a group.
 """

@@ -129,29 +129,29 @@ def graph_routing_steps(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     positions: int,
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
     """Route along the edges of a graph, yielding each iteration. Shapes as in `graph_routing`, checked by the caller.
 
-    The edges are put together twice: by parent for the M-step, and by child for the E-step.
+    The edges are put together twice: by position for the M-step, and by child for the E-step.
     """
     children, parent_types = activation.shape[1], votes.shape[2]
     read, reader, readers = child.unique(return_inverse=True, return_counts=True)
-    by_parent, by_child = Groups.of(parent, positions), Groups.of(reader, len(read))
+    by_position, by_child = Groups.of(position, positions), Groups.of(reader, len(read))
     start = 1 / (readers[reader].to(votes.dtype) * parent_types)  # (1)
 
     def compete(log_joint: Tensor) -> Tensor:
         """All parents of a child, at any position and of any type, share it."""
-        of_child = by_child.gather(by_parent.spread(log_joint), -math.inf)
+        of_child = by_child.gather(by_position.spread(log_joint), -math.inf)
         assignment = of_child.flatten(2).softmax(-1).view_as(of_child)  # (7)
-        return by_parent.gather(by_child.spread(assignment), 0.0)
+        return by_position.gather(by_child.spread(assignment), 0.0)
 
     for step in _em(
-        by_parent.gather(votes.flatten(3), 0.0),
-        by_parent.gather(activation[:, child], 0.0),
-        by_parent.gather(start[None], 0.0),
+        by_position.gather(votes.flatten(3), 0.0),
+        by_position.gather(activation[:, child], 0.0),
+        by_position.gather(start[None], 0.0),
         beta_u,
         beta_a,
         children / (positions * parent_types) if settings.data_scaling == "mean" else 1.0,
@@ -159,7 +159,7 @@ def graph_routing_steps(
         settings,
         votes.shape[3:],
     ):
-        yield step._replace(assignment=by_parent.spread(step.assignment))
+        yield step._replace(assignment=by_position.spread(step.assignment))
 
 
 def _votes(children: str, matrices: str, pose: Tensor, weight: Tensor) -> Tensor:
