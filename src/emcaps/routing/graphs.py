@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +17,9 @@ import torch
 from torch import Tensor
 
 from emcaps import debug
-from emcaps.routing.checks import check_alike, check_settings
+from emcaps.routing.checks import INPUTS, check_alike, check_settings, check_tensors
 from emcaps.routing.geometry import is_whole
+from emcaps.routing.precision import upcast, without_autocast
 from emcaps.routing.reference import graph_routing_steps
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULTS, RoutingSettings
@@ -124,12 +124,12 @@ def grid_routing(
     Returns:
         RoutingOutput: pose (B, *parents, O, p, r) and activation (B, *parents, O).
     """
-    _check_tensors(pose=pose, activation=activation, weight=weight, beta_u=beta_u, beta_a=beta_a)
-    pose, activation, weight, beta_u, beta_a = _upcast(pose, activation, weight, beta_u, beta_a)
+    check_tensors(INPUTS, (pose, activation, weight, beta_u, beta_a))
+    pose, activation, weight, beta_u, beta_a = upcast(pose, activation, weight, beta_u, beta_a)
     _check_grid(pose, activation, weight)
     edges = window_edges(activation.shape[1:-1], weight.shape[:-4], stride, padding, dilation, types=pose.shape[-3])
     child, position, matrix = (index.to(pose.device) for index in edges[:3])
-    with _without_autocast(pose):
+    with without_autocast(pose.device):
         votes = pose.flatten(1, -3)[:, child, None] @ weight.flatten(0, -4)[matrix]
     output = graph_routing(
         votes,
@@ -225,36 +225,16 @@ def _steps(
     positions: int,
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
-    _check_tensors(votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a, child=child, position=position)
-    votes, activation, beta_u, beta_a = _upcast(votes, activation, beta_u, beta_a)
+    check_tensors((*NAMES, "child", "position"), (votes, activation, beta_u, beta_a, child, position))
+    votes, activation, beta_u, beta_a = upcast(votes, activation, beta_u, beta_a)
     _check_numbers(votes, activation, beta_u, beta_a)
     _check_edges(child, position, (votes.shape[1], activation.shape[1], positions), votes.device)
     if debug.enabled:
         debug.check_inputs((votes, activation, beta_u, beta_a), NAMES)
-    with _without_autocast(votes):
+    with without_autocast(votes.device):
         yield from graph_routing_steps(
             votes, activation, beta_u, beta_a, child.long(), position.long(), positions, settings
         )
-
-
-def _is_autocast(tensor: Tensor) -> bool:
-    return tensor.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(tensor.device.type)
-
-
-def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    return torch.autocast(tensor.device.type, enabled=False) if _is_autocast(tensor) else nullcontext()
-
-
-def _upcast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast what came before may have left half precision; routing computes in float32."""
-    half = (torch.float16, torch.bfloat16) if _is_autocast(tensors[0]) else ()
-    return tuple(tensor.float() if tensor.dtype in half else tensor for tensor in tensors)
-
-
-def _check_tensors(**tensors: object) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} must be a torch tensor, not {type(tensor).__name__}: use torch.as_tensor")
 
 
 def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
