@@ -258,6 +258,7 @@ def test_debug_checks_look_at_votes():
         ({"beta_a": torch.zeros(2)}, "all inputs must have the same dtype, .* beta_a torch.float32"),
         ({"child": torch.tensor([0, 1])}, r"child must be \(3,\) whole numbers, one for each edge .* not \(2,\)"),
         ({"child": torch.zeros(3)}, "child must be .* of torch.float32"),
+        ({"child": [0, 1, 2]}, "child must be a torch tensor, not list"),
         ({"child": torch.tensor([0, 4, 1])}, "child must be 0 to 3, not 4"),
         ({"position": torch.tensor([0, -1, 1])}, "position must be 0 to 1, not -1"),
         (

@@ -24,8 +24,6 @@ from emcaps.routing.reference import graph_routing_steps
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULTS, RoutingSettings
 
-NAMES = ("votes", "activation", "beta_u", "beta_a")
-
 
 def graph_routing(
     votes: Tensor,
@@ -64,11 +62,9 @@ def graph_routing(
         RoutingOutput: pose (B, P, O, ...) and activation (B, P, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    for step in _steps(votes, activation, beta_u, beta_a, child, position, positions, settings):
-        last = RoutingOutput(step.mean, step.activation)
-    if debug.enabled:
-        debug.check_output(*last, settings.variance_floor)
-    return last
+    inputs = _checked(votes, activation, beta_u, beta_a)
+    _check_edges(child, position, positions, inputs)
+    return _output(_steps(inputs, child, position, positions, settings), settings)
 
 
 def graph_routing_trace(
@@ -87,7 +83,9 @@ def graph_routing_trace(
 ) -> RoutingTrace:
     """`graph_routing` with every iteration kept; assignments are (B, E, O)."""
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    return RoutingTrace(_steps(votes, activation, beta_u, beta_a, child, position, positions, settings))
+    inputs = _checked(votes, activation, beta_u, beta_a)
+    _check_edges(child, position, positions, inputs)
+    return RoutingTrace(_steps(inputs, child, position, positions, settings))
 
 
 def grid_routing(
@@ -124,26 +122,17 @@ def grid_routing(
     Returns:
         RoutingOutput: pose (B, *parents, O, p, r) and activation (B, *parents, O).
     """
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
     check_tensors(INPUTS, (pose, activation, weight, beta_u, beta_a))
     pose, activation, weight, beta_u, beta_a = upcast(pose, activation, weight, beta_u, beta_a)
     _check_grid(pose, activation, weight)
     edges = window_edges(activation.shape[1:-1], weight.shape[:-4], stride, padding, dilation, types=pose.shape[-3])
-    child, position, matrix = (index.to(pose.device) for index in edges[:3])
+    child, position, matrix = torch.stack(edges[:3]).to(pose.device)
     with without_autocast(pose.device):
         votes = pose.flatten(1, -3)[:, child, None] @ weight.flatten(0, -4)[matrix]
-    output = graph_routing(
-        votes,
-        activation.flatten(1),
-        beta_u,
-        beta_a,
-        child,
-        position,
-        positions=math.prod(edges.parents),
-        iterations=iterations,
-        final_lambda=final_lambda,
-        variance_floor=variance_floor,
-        data_scaling=data_scaling,
-    )
+    inputs = _checked(votes, activation.flatten(1), beta_u, beta_a)
+    # The edges are right by construction. To check them would make the CPU wait for a GPU.
+    output = _output(_steps(inputs, child, position, math.prod(edges.parents), settings), settings)
     return RoutingOutput(*(result.unflatten(1, edges.parents) for result in output))
 
 
@@ -215,29 +204,34 @@ def _numbers(name: str, value: int | tuple[int, ...], dims: int, least: int) -> 
     return tuple(int(number) for number in numbers)
 
 
-def _steps(
-    votes: Tensor,
-    activation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    child: Tensor,
-    position: Tensor,
-    positions: int,
-    settings: RoutingSettings,
-) -> Iterator[RoutingStep]:
-    check_tensors((*NAMES, "child", "position"), (votes, activation, beta_u, beta_a, child, position))
-    votes, activation, beta_u, beta_a = upcast(votes, activation, beta_u, beta_a)
-    _check_numbers(votes, activation, beta_u, beta_a)
-    _check_edges(child, position, (votes.shape[1], activation.shape[1], positions), votes.device)
+class GraphInputs(NamedTuple):
+    """What gradients flow to."""
+
+    votes: Tensor
+    activation: Tensor
+    beta_u: Tensor
+    beta_a: Tensor
+
+
+def _output(steps: Iterator[RoutingStep], settings: RoutingSettings) -> RoutingOutput:
+    for step in steps:
+        last = RoutingOutput(step.mean, step.activation)
     if debug.enabled:
-        debug.check_inputs((votes, activation, beta_u, beta_a), NAMES)
-    with without_autocast(votes.device):
-        yield from graph_routing_steps(
-            votes, activation, beta_u, beta_a, child.long(), position.long(), positions, settings
-        )
+        debug.check_output(*last, settings.variance_floor)
+    return last
 
 
-def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
+def _steps(
+    inputs: GraphInputs, child: Tensor, position: Tensor, positions: int, settings: RoutingSettings
+) -> Iterator[RoutingStep]:
+    with without_autocast(inputs.votes.device):
+        yield from graph_routing_steps(*inputs, child.long(), position.long(), positions, settings)
+
+
+def _checked(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor) -> GraphInputs:
+    check_tensors(GraphInputs._fields, (votes, activation, beta_u, beta_a))
+    inputs = GraphInputs(*upcast(votes, activation, beta_u, beta_a))
+    votes, activation, beta_u, beta_a = inputs
     if votes.dim() < 4 or 0 in votes.shape[1:]:
         raise ValueError(
             f"votes must be (B, E, O, ...) with no size zero, not {tuple(votes.shape)}: a pose of one or more "
@@ -252,12 +246,15 @@ def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Te
         if beta.shape != votes.shape[2:3]:
             wanted = f"({votes.shape[2]},)"
             raise ValueError(f"{name} must be {wanted}, one number for each parent type, not {tuple(beta.shape)}")
-    tensors = votes, activation, beta_u, beta_a
-    check_alike(NAMES, tuple(one.dtype for one in tensors), tuple(one.device for one in tensors))
+    check_alike(GraphInputs._fields, tuple(one.dtype for one in inputs), tuple(one.device for one in inputs))
+    if debug.enabled:
+        debug.check_inputs(inputs, GraphInputs._fields)
+    return inputs
 
 
-def _check_edges(child: Tensor, position: Tensor, sizes: tuple[int, int, int], device: torch.device) -> None:
-    edges, children, positions = sizes
+def _check_edges(child: Tensor, position: Tensor, positions: int, inputs: GraphInputs) -> None:
+    check_tensors(("child", "position"), (child, position))
+    edges, children, device = inputs.votes.shape[1], inputs.activation.shape[1], inputs.votes.device
     if not is_whole(positions) or positions < 1:
         raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}: those of the parents")
     for name, index, end in (("child", child, children), ("position", position, positions)):
