@@ -161,7 +161,12 @@ def test_windows_on_any_grid(data, dims):
         with pytest.raises(ValueError, match="does not fit into a grid"):
             window_edges(*options)
         return
-    edges, wanted = window_edges(*options), edges_by_loops(*options)
+    wanted = edges_by_loops(*options)
+    if not wanted:
+        with pytest.raises(ValueError, match="no window of a kernel"):
+            window_edges(*options)
+        return
+    edges = window_edges(*options)
     coordinates = [
         torch.unravel_index(index, shape) for index, shape in zip(edges[:3], (grid, edges.parents, kernel), strict=True)
     ]
@@ -225,6 +230,26 @@ def test_padding_that_no_window_needs_changes_nothing_but_the_grid():
     inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(3, 3))
     wanted = brute_force_conv(*inputs, padding=2)[-1]
     assert_close("pose", grid_routing(*inputs, padding=2).pose, wanted.mean, 1e-10)
+
+
+def test_dilated_windows_without_a_child_have_parents_without_data():
+    """Of three windows the middle one reads the children -1 and 2, of which there is neither."""
+    inputs = conv_inputs(batch=1, grid=(1, 2), kernel=(1, 2))
+    options = {"dilation": 3, "padding": (0, 2)}
+    assert window_edges((1, 2), (1, 2), **options).position.tolist() == [0, 2]
+    output = grid_routing(*inputs, iterations=1, **options)
+    assert output.pose[0, 0].any((-3, -2, -1)).tolist() == [True, False, True]
+    assert_close("activation", output.activation[0, 0, 1], (0.05 * inputs.beta_a).sigmoid(), 1e-12)
+
+
+def test_a_layer_all_of_whose_windows_are_empty_is_refused():
+    """Its only window reads the rows and columns -1 and 1 around the only child."""
+    inputs = conv_inputs(grid=(1, 1), kernel=(2, 2))
+    message = (
+        r"no window of a kernel of \(2, 2\) holds .* of \(1, 1\) with a dilation of \(2, 2\) and a padding of \(1, 1\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        grid_routing(*inputs, padding=1, dilation=2)
 
 
 def test_under_autocast_it_computes_in_single_precision():

@@ -43,7 +43,7 @@ def graph_routing(
 
     An edge joins a child and a position, at which there is a parent of each type, and carries a vote for each of them.
     All parents that a child votes for compete for it. Children without an edge are ignored, but count in the mean data;
-    parents at a position without an edge have no data.
+    parents at a position without an edge have no data: their pose is 0, and their activation logistic(lambda beta_a).
 
     Args:
         votes: (B, E, O, ...), the pose that the edge's child expects of each parent, in any shape.
@@ -113,7 +113,8 @@ def grid_routing(
         beta_a: (O,), the gain of being active, for each parent type.
         stride: step between windows, for all dimensions or for each.
         padding: how far windows may reach beyond the grid on each side; it adds no children.
-        dilation: step between the children of one window.
+        dilation: step between the children of one window. With a padding, it may leave windows without a child; the
+            parents there have no data, as in `graph_routing`.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
         final_lambda: the inverse temperature that lambda_t rises towards.
         variance_floor: added to every variance (pitfall 1).
@@ -157,7 +158,10 @@ def window_edges(
     dilation: int | tuple[int, ...] = 1,
     types: int = 1,
 ) -> WindowEdges:
-    """The graph of a layer whose parents read windows, on a grid of any number of dimensions."""
+    """The graph of a layer whose parents read windows, on a grid of any number of dimensions.
+
+    Where dilation and padding leave a window without a child, its position has no edge.
+    """
     grid = _numbers("grid", grid, len(grid) if isinstance(grid, (tuple, list)) else 1, 1)
     dims = len(grid)
     kernel, stride = _numbers("kernel", kernel, dims, 1), _numbers("stride", stride, dims, 1)
@@ -179,6 +183,11 @@ def window_edges(
     along = zip(places[:dims], places[dims:], stride, padding, dilation, strict=True)
     coordinates = np.stack([at * step - pad + offset * apart for at, offset, step, pad, apart in along])
     inside = ((coordinates >= 0) & (coordinates < np.reshape(grid, (dims,) + (1,) * (2 * dims)))).all(0)
+    if not inside.any():
+        raise ValueError(
+            f"no window of a kernel of {kernel} holds a child of a grid of {grid} with a dilation of {dilation} and a "
+            f"padding of {padding}: use a smaller dilation, another padding or a larger grid"
+        )
     place = np.ravel_multi_index(tuple(coordinates[:, inside]), grid)
     position = np.ravel_multi_index(tuple(places[:dims, inside]), parents)
     offset = np.ravel_multi_index(tuple(places[dims:, inside]), kernel)
