@@ -101,7 +101,8 @@ def check_set_inputs(inputs: Inputs, mask: Tensor | None) -> None:
     pose, activation = inputs[:2]
     if pose.dim() != 5 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
         remedies = {
-            4: ": the result of a set or class layer is one member, pose[:, None] and activation[:, None]",
+            4: ": members of one type are pose[:, :, None] and activation[:, :, None]; as one member, the result of a "
+            "set or class layer is pose[:, None] and activation[:, None]",
             6: ": the positions of a grid are members by pose.flatten(1, 2) and activation.flatten(1, 2)",
         }
         raise ValueError(
