@@ -7,7 +7,8 @@ that one parent reads (KH KW I of them, or H W I in a class layer); h the elemen
 for graphs, where E are the edges and P the positions of parents.
 In the einsums: v, u parent row and column; y, x kernel offset; h, w child row and column; c, o child and parent type;
 i, j, k rows and columns of the 4x4 matrices.
-All values are stored per edge that exists, (..., N, O): there is no table of all children by all parents.
+Values are stored for each child in each parent's window, (..., N, O): there is no table of all children by all parents.
+Those of a graph stand in tables whose rows are all as long as the longest (groups.py).
 """
 
 from __future__ import annotations
