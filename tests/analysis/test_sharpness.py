@@ -92,9 +92,12 @@ def test_layer_statistics_gives_the_logit_that_the_activation_came_from():
         assert row["logit_mean"] == pytest.approx(torch.logit(step.activation.double()).mean().item(), abs=1e-4)
 
 
-def test_measure_finds_the_gradient_by_the_assignments_of_later_iterations():
+@pytest.mark.parametrize("layers", ["", "3:3:2:1, 2:3:1:1"])
+def test_measure_finds_the_gradient_by_the_assignments_of_later_iterations(layers):
+    """In layers with padding, too."""
     torch.manual_seed(0)
-    network = MatrixCapsNet(preset("tiny").override({"network.iterations": 3}).network, image_channels=2)
+    options = {"network.iterations": 3, "network.layers": layers}
+    network = MatrixCapsNet(preset("tiny").override(options).network, image_channels=2)
     found = measure(network, torch.randn(20, 2, 16, 16), torch.arange(20) % 5, margin=0.5)
     assert found["gradient_norm"] > 0
     assert -1 <= found["gradient_cosine"] <= 1

@@ -17,6 +17,14 @@ def test_summarise_small_is_table_1_of_the_paper():
     ]
 
 
+def test_max_data_counts_no_padding():
+    """The kernel of 3x3 reads at most 2x2 children of 4 types on the second grid, and 3x3 of 2 types on the first."""
+    network = preset("tiny").override({"network.layers": "4:3:2:1,4:3:1:2", "network.primary_types": 2}).network
+    rows = {row.layer: row for row in summarise(network, 1, 8)}
+    assert rows["conv_caps1"].output_shape == (2, 2, 4)
+    assert [rows[name].max_data for name in ("conv_caps1", "conv_caps2", "class_caps")] == [18, 16, 64]
+
+
 def test_summarise_counts_every_parameter():
     assert sum(row.parameters for row in summarise(preset("small").network, 2, 32)) == 68_754
     assert sum(row.parameters for row in summarise(preset("cnn").network, 2, 32)) == 4_253_349

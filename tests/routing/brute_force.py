@@ -193,7 +193,7 @@ def brute_force_graph(
     beta_u: Tensor,
     beta_a: Tensor,
     child: list[int],
-    parent: list[int],
+    position: list[int],
     *,
     positions: int,
     iterations: int = 3,
@@ -210,7 +210,7 @@ def brute_force_graph(
     mean_data = activation.shape[1] / (positions * parent_types) if data_scaling == "mean" else 1.0
     elements = []
     for b in range(batch):
-        pairs = [((child[e], 0, 0), (parent[e], 0, o)) for e in range(edges) for o in range(parent_types)]
+        pairs = [((child[e], 0, 0), (position[e], 0, o)) for e in range(edges) for o in range(parent_types)]
         vote_of = dict(zip(pairs, votes[b].flatten(0, 1).flatten(1), strict=True))
         active = {(n, 0, 0): activation[b, n] for n in range(activation.shape[1])}
         elements.append(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emcaps import spatial_routing_map
-from emcaps.routing.geometry import max_data, mean_data, parent_grid
+from emcaps.routing.geometry import largest_window, max_data, mean_data, parent_grid
 
 
 def looped_map(grid, kernel, stride, padding=(0, 0)):
@@ -62,6 +62,8 @@ def test_spatial_routing_map_with_padding(grid, kernel, stride, padding):
     found = spatial_routing_map(grid, kernel, stride, padding)
     assert found.tolist() == looped_map(grid, kernel, stride, padding).tolist()
     assert found.any(1).all(), "a window holds no child"
+    window = largest_window(grid, kernel, stride, padding)
+    assert window[0] * window[1] == found.sum(1).max()
     rows, columns = parent_grid(grid, kernel, stride, padding)
     assert len(found) == rows * columns
 

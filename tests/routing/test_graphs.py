@@ -51,10 +51,10 @@ def gradients(output, inputs):
     return torch.autograd.grad(tuple(output), inputs, towards)
 
 
-def assert_graph_is_brute_force(inputs, child, parent, **options):
+def assert_graph_is_brute_force(inputs, child, position, **options):
     inputs = GraphInputs(*(tensor.requires_grad_() for tensor in inputs))
-    steps = brute_force_graph(*inputs, child.tolist(), parent.tolist(), **options)
-    output = graph_routing(*inputs, child, parent, **options)
+    steps = brute_force_graph(*inputs, child.tolist(), position.tolist(), **options)
+    output = graph_routing(*inputs, child, position, **options)
     wanted = (steps[-1].mean, steps[-1].activation)
     for name, got, want in zip(output._fields, output, wanted, strict=True):
         assert_close(name, got, want, 1e-10, least_scale=1e-30)
@@ -62,7 +62,7 @@ def assert_graph_is_brute_force(inputs, child, parent, **options):
     largest = max(float(gradient.abs().max()) for gradient in both[1])
     for name, got, want in zip(inputs._fields, *both, strict=True):
         assert_close(f"gradient of {name}", got, want, 1e-10, least_scale=1e-4 * largest)
-    trace = graph_routing_trace(*inputs, child, parent, **options)
+    trace = graph_routing_trace(*inputs, child, position, **options)
     assert len(trace) == len(steps)
     for entry, step in zip(trace, steps, strict=True):
         for name in Step._fields:
@@ -78,30 +78,30 @@ def assert_graph_is_brute_force(inputs, child, parent, **options):
     seed=st.integers(0, 100),
 )
 def test_any_graph(children, positions, parent_types, pose, seed):
-    child, parent = random_graph(children, positions, seed)
+    child, position = random_graph(children, positions, seed)
     inputs = graph_inputs(len(child), children, parent_types, pose, seed=seed)
-    assert_graph_is_brute_force(inputs, child, parent, positions=positions, iterations=3)
+    assert_graph_is_brute_force(inputs, child, position, positions=positions, iterations=3)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 4])
 @pytest.mark.parametrize("data_scaling", ["mean", "none"])
 def test_options(iterations, data_scaling):
-    child, parent = random_graph(4, 3, seed=iterations)
+    child, position = random_graph(4, 3, seed=iterations)
     options = {"iterations": iterations, "data_scaling": data_scaling, "final_lambda": 0.4, "variance_floor": 1e-2}
-    assert_graph_is_brute_force(graph_inputs(len(child), 4, 2), child, parent, positions=3, **options)
+    assert_graph_is_brute_force(graph_inputs(len(child), 4, 2), child, position, positions=3, **options)
 
 
 def test_positions_and_children_without_edges():
     """Such parents have no data, and such children no influence but on the mean data."""
     inputs = graph_inputs(edges=2, children=3, parent_types=2)
-    child, parent = torch.tensor([0, 2]), torch.tensor([1, 1])
-    output = graph_routing(*inputs, child, parent, positions=2, final_lambda=2.0)
+    child, position = torch.tensor([0, 2]), torch.tensor([1, 1])
+    output = graph_routing(*inputs, child, position, positions=2, final_lambda=2.0)
     assert not output.pose[:, 0].any()
     final_lambda = 2.0 * (1 - 0.95**3)
     without_data = (final_lambda * inputs.beta_a).sigmoid().expand(2, -1)
     assert_close("activation", output.activation[:, 0], without_data, 1e-12)
     inputs.activation[:, 1] = 0.5
-    again = graph_routing(*inputs, child, parent, positions=2, final_lambda=2.0)
+    again = graph_routing(*inputs, child, position, positions=2, final_lambda=2.0)
     assert all(torch.equal(one, other) for one, other in zip(output, again, strict=True))
 
 
@@ -135,15 +135,15 @@ def test_the_trace_of_windows_is_that_of_a_convolutional_layer():
 
 
 def edges_by_loops(grid, kernel, stride, padding, dilation):
-    """(child, parent, place in the kernel) of all windows, by coordinates."""
+    """(child, position, place in the kernel) of all windows, by coordinates."""
     dims = range(len(grid))
     spans = [range(-(-(grid[d] + 2 * padding[d] - (kernel[d] - 1) * dilation[d]) // stride[d])) for d in dims]
     found = []
-    for parent in itertools.product(*spans):
+    for position in itertools.product(*spans):
         for place in itertools.product(*map(range, kernel)):
-            child = tuple(parent[d] * stride[d] - padding[d] + place[d] * dilation[d] for d in dims)
+            child = tuple(position[d] * stride[d] - padding[d] + place[d] * dilation[d] for d in dims)
             if all(0 <= child[d] < grid[d] for d in dims):
-                found.append((child, parent, place))
+                found.append((child, position, place))
     return found
 
 
@@ -161,7 +161,12 @@ def test_windows_on_any_grid(data, dims):
         with pytest.raises(ValueError, match="does not fit into a grid"):
             window_edges(*options)
         return
-    edges, wanted = window_edges(*options), edges_by_loops(*options)
+    wanted = edges_by_loops(*options)
+    if not wanted:
+        with pytest.raises(ValueError, match="no window of a kernel"):
+            window_edges(*options)
+        return
+    edges = window_edges(*options)
     coordinates = [
         torch.unravel_index(index, shape) for index, shape in zip(edges[:3], (grid, edges.parents, kernel), strict=True)
     ]
@@ -175,7 +180,7 @@ def test_windows_on_any_grid(data, dims):
 def test_types_stand_within_positions():
     edges = window_edges((3,), (2,), types=2)
     assert edges.child.tolist() == [0, 1, 2, 3, 2, 3, 4, 5]
-    assert edges.parent.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert edges.position.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert edges.matrix.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
@@ -202,9 +207,9 @@ def test_dimensions_dilation_and_poses_of_any_size(grid, kernel, options):
         return value if isinstance(value, tuple) else (value,) * len(grid)
 
     by_loops = edges_by_loops(grid, kernel, each("stride", 1), each("padding", 0), each("dilation", 1))
-    places = sorted({parent for _, parent, _ in by_loops})
+    places = sorted({position for _, position, _ in by_loops})
     children = list(itertools.product(*map(range, grid), range(types)))
-    edges = [(child, parent, place, i) for child, parent, place in by_loops for i in range(types)]
+    edges = [(child, position, place, i) for child, position, place in by_loops for i in range(types)]
     votes = torch.stack([pose[(0, *child, i)] @ weight[(*place, i)] for child, _, place, i in edges])[None]
     wanted = brute_force_graph(
         votes,
@@ -212,7 +217,7 @@ def test_dimensions_dilation_and_poses_of_any_size(grid, kernel, options):
         beta,
         beta,
         [children.index((*child, i)) for child, _, _, i in edges],
-        [places.index(parent) for _, parent, _, _ in edges],
+        [places.index(position) for _, position, _, _ in edges],
         positions=len(places),
         iterations=2,
     )[-1]
@@ -225,6 +230,26 @@ def test_padding_that_no_window_needs_changes_nothing_but_the_grid():
     inputs = conv_inputs(batch=1, grid=(1, 1), kernel=(3, 3))
     wanted = brute_force_conv(*inputs, padding=2)[-1]
     assert_close("pose", grid_routing(*inputs, padding=2).pose, wanted.mean, 1e-10)
+
+
+def test_dilated_windows_without_a_child_have_parents_without_data():
+    """Of three windows the middle one reads the children -1 and 2, of which there is neither."""
+    inputs = conv_inputs(batch=1, grid=(1, 2), kernel=(1, 2))
+    options = {"dilation": 3, "padding": (0, 2)}
+    assert window_edges((1, 2), (1, 2), **options).position.tolist() == [0, 2]
+    output = grid_routing(*inputs, iterations=1, **options)
+    assert output.pose[0, 0].any((-3, -2, -1)).tolist() == [True, False, True]
+    assert_close("activation", output.activation[0, 0, 1], (0.05 * inputs.beta_a).sigmoid(), 1e-12)
+
+
+def test_a_layer_all_of_whose_windows_are_empty_is_refused():
+    """Its only window reads the rows and columns -1 and 1 around the only child."""
+    inputs = conv_inputs(grid=(1, 1), kernel=(2, 2))
+    message = (
+        r"no window of a kernel of \(2, 2\) holds .* of \(1, 1\) with a dilation of \(2, 2\) and a padding of \(1, 1\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        grid_routing(*inputs, padding=1, dilation=2)
 
 
 def test_under_autocast_it_computes_in_single_precision():
@@ -258,10 +283,17 @@ def test_debug_checks_look_at_votes():
         ({"beta_a": torch.zeros(2)}, "all inputs must have the same dtype, .* beta_a torch.float32"),
         ({"child": torch.tensor([0, 1])}, r"child must be \(3,\) whole numbers, one for each edge .* not \(2,\)"),
         ({"child": torch.zeros(3)}, "child must be .* of torch.float32"),
+        ({"child": [0, 1, 2]}, "child must be a torch tensor, not list"),
         ({"child": torch.tensor([0, 4, 1])}, "child must be 0 to 3, not 4"),
-        ({"parent": torch.tensor([0, -1, 1])}, "parent must be 0 to 1, not -1"),
-        ({"parent": torch.zeros(3, dtype=torch.long, device="meta")}, "parent must be on the device of the votes, cpu"),
-        ({"child": torch.tensor([2, 1, 2]), "parent": torch.tensor([1, 1, 1])}, "as 2 do with child 2 and parent 1"),
+        ({"position": torch.tensor([0, -1, 1])}, "position must be 0 to 1, not -1"),
+        (
+            {"position": torch.zeros(3, dtype=torch.long, device="meta")},
+            "position must be on the device of the votes",
+        ),
+        (
+            {"child": torch.tensor([2, 1, 2]), "position": torch.tensor([1, 1, 1])},
+            "2 do with child 2 and position 1",
+        ),
         ({"positions": 0}, "positions must be a whole number of at least 1, not 0"),
         ({"iterations": 0}, "iterations must be"),
     ],
@@ -269,7 +301,7 @@ def test_debug_checks_look_at_votes():
 @pytest.mark.parametrize("routing", [graph_routing, graph_routing_trace])
 def test_errors_of_graphs(routing, change, message):
     arguments = graph_inputs(edges=3, children=4, parent_types=2, pose=(4,))._asdict()
-    arguments |= {"child": torch.tensor([0, 1, 2]), "parent": torch.tensor([0, 1, 1]), "positions": 2}
+    arguments |= {"child": torch.tensor([0, 1, 2]), "position": torch.tensor([0, 1, 1]), "positions": 2}
     with pytest.raises(ValueError, match=message):
         routing(**{**arguments, **change})
 

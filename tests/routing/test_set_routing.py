@@ -154,16 +154,17 @@ def test_sets_go_through_compilers_and_transforms(mask):
     inputs = set_inputs(batch=2, size=3).to(torch.float32)
     wanted = set_routing(*inputs, mask=mask)
     compiled = torch.compile(set_routing, backend="eager", fullgraph=True)(*inputs, mask=mask)
-    over_sets = [0, 0, None, None, None]
 
-    def one_set(pose, activation, *parents):
-        return set_routing(pose[None], activation[None], *parents, mask=None if mask is None else mask[:1])
+    def one_set(pose, activation, members):
+        parents = inputs[2:]
+        return set_routing(pose[None], activation[None], *parents, mask=None if members is None else members[None])
 
-    each = torch.func.vmap(one_set, in_dims=tuple(over_sets))(*inputs)
+    each = torch.func.vmap(one_set, in_dims=(0, 0, None if mask is None else 0))(*inputs[:2], mask)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         halves = set_routing(inputs.pose.bfloat16(), *inputs[1:], mask=mask)
     assert_close("compiled", compiled.pose, wanted.pose, 1e-5)
-    assert_close("vmap", each.pose[0], wanted.pose[:1], 1e-5)
+    assert_close("vmap", each.pose[:, 0], wanted.pose, 1e-5)
+    assert_close("vmap", each.activation[:, 0], wanted.activation, 1e-5)
     assert halves.pose.dtype == torch.float32
     assert_close("autocast", halves.activation, wanted.activation, 1e-1)
 
@@ -182,7 +183,7 @@ def test_debug_checks_look_at_what_exists():
     [
         (
             {"pose": torch.zeros(2, 3, 4, 4)},
-            r"pose must be \(B, N, I, 4, 4\) .* is one member, pose\[:, None\]",
+            r"not \(2, 3, 4, 4\): members of one type are pose\[:, :, None\] .*; as one member, .* pose\[:, None\]",
         ),
         ({"pose": torch.zeros(2, 3, 1, 3, 4, 4)}, r"positions of a grid are members by pose\.flatten\(1, 2\)"),
         ({"pose": torch.zeros(2, 0, 3, 4, 4)}, r"with N and I at least 1, not \(2, 0, 3, 4, 4\)$"),

@@ -72,6 +72,7 @@ def _measure_batch(
     gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
     flat = torch.cat([g.flatten() for g in gradients[: len(parameters)] if g is not None])
     of_assignments = dict(zip(routed, gradients[len(parameters) :], strict=True))
+    assert all(gradient is not None for gradient in of_assignments.values()), "routing did not use these assignments"
 
     layers: dict[str, list[dict[str, Any]]] = {}
     children = trace.primary_caps.activation

@@ -15,6 +15,7 @@ from emcaps.nn.geometry import RoutedLayer, parameter_count, routed_layers
 from emcaps.nn.layers import ConvCaps, PrimaryCaps
 from emcaps.nn.network import MatrixCapsNet, build_network
 from emcaps.routing import RoutingOutput, max_data, mean_data
+from emcaps.routing.geometry import largest_window
 
 
 class LayerDetails(NamedTuple):
@@ -76,7 +77,7 @@ def _routed_details(layer: nn.Module, shape: RoutedLayer) -> LayerDetails:
         window = f"K={_side(shape.kernel)}, S={_side(shape.stride)}{padding}"
     return LayerDetails(
         f"{window}, O={shape.parent_types}",
-        max_data(shape.kernel, shape.child_types),
+        max_data(largest_window(shape.child_grid, shape.kernel, shape.stride, shape.padding), shape.child_types),
         mean_data(shape.child_grid, shape.child_types, shape.parent_grid, shape.parent_types),
     )
 

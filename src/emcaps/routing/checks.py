@@ -97,11 +97,12 @@ def check_class_inputs(pose: Tensor, activation: Tensor, weight: Tensor, beta_u:
 
 def check_set_inputs(inputs: Inputs, mask: Tensor | None) -> None:
     """Check what sets have of their own; the rest is checked as in a class layer."""
-    _check_tensors(*inputs)
+    check_tensors(INPUTS, inputs)
     pose, activation = inputs[:2]
     if pose.dim() != 5 or pose.shape[-2:] != (4, 4) or 0 in pose.shape[1:]:
         remedies = {
-            4: ": the result of a set or class layer is one member, pose[:, None] and activation[:, None]",
+            4: ": members of one type are pose[:, :, None] and activation[:, :, None]; as one member, the result of a "
+            "set or class layer is pose[:, None] and activation[:, None]",
             6: ": the positions of a grid are members by pose.flatten(1, 2) and activation.flatten(1, 2)",
         }
         raise ValueError(
@@ -131,7 +132,7 @@ def _check_inputs(inputs: Inputs, windows: tuple[Pair, Pair] | None) -> None:
     """Check all that shapes, types and devices tell. Networks call with the same few of them over and over."""
     check: Callable[..., None] = _remembered_check
     if not is_plain_call(inputs):  # then sizes may be symbols
-        _check_tensors(*inputs)
+        check_tensors(INPUTS, inputs)
         check = _check_described
     pose, activation, weight, beta_u, beta_a = inputs
     check(
@@ -169,8 +170,8 @@ def _check_described(
 _remembered_check = lru_cache(maxsize=256)(_check_described)
 
 
-def _check_tensors(*tensors: object) -> None:
-    for name, tensor in zip(INPUTS, tensors, strict=True):
+def check_tensors(names: tuple[str, ...], tensors: tuple[object, ...]) -> None:
+    for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor):
             raise ValueError(f"{name} must be a torch tensor, not {type(tensor).__name__}: use torch.as_tensor")
 

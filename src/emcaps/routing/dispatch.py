@@ -7,7 +7,6 @@ cannot; only "auto" chooses.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,11 +27,10 @@ from emcaps.routing.checks import (
 )
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
 from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
+from emcaps.routing.precision import autocast_type, device_of, upcast, without_autocast
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingSettings
 from emcaps.routing.windows import with_border
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 class Layer(NamedTuple):
@@ -281,14 +279,14 @@ def _route(
     inputs: Inputs, layer: Layer, settings: RoutingSettings, impl: str, members: Tensor | None = None
 ) -> RoutingOutput:
     """Run one routing by the chosen implementation. `members` (B,) counts the children that exist, if not all do."""
-    device = _device(inputs)
+    device = device_of(inputs[0])
     beyond_kernels = _beyond_kernels(inputs, layer.coordinate_scale, members)
     chosen = choose_implementation("reference" if impl == "auto" and beyond_kernels else impl, device)
     if chosen != "reference" and beyond_kernels:
         raise ValueError(f"impl={impl!r} cannot {beyond_kernels}; use impl='auto' or 'reference'")
-    low_precision = _autocast_type(device)
-    with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
-        inputs = _checked(inputs, layer, upcast=low_precision is not None)
+    low_precision = autocast_type(device)
+    inputs = _checked(inputs, layer)
+    with without_autocast(device):
         output: RoutingOutput
         compiling = layer.stride is not None and device.type == "cpu" and torch.compiler.is_dynamo_compiling()
         if chosen != "reference":
@@ -332,10 +330,8 @@ def _trace(
     check_name("impl", impl, IMPLEMENTATIONS)
     if impl not in ("auto", "reference"):
         raise ValueError(f"impl={impl!r} cannot run a trace: only the reference keeps every iteration; use 'auto'")
-    device = _device(inputs)
-    low_precision = _autocast_type(device)
-    with torch.autocast(device.type, enabled=False) if low_precision else nullcontext():
-        inputs = _checked(inputs, layer, upcast=low_precision is not None)
+    inputs = _checked(inputs, layer)
+    with without_autocast(inputs[0].device):
         return RoutingTrace(_reference_steps(inputs, layer, settings, members))
 
 
@@ -395,11 +391,9 @@ def _kernel_settings(
 _remembered_settings = lru_cache(maxsize=256)(_kernel_settings)
 
 
-def _checked(inputs: Inputs, layer: Layer, upcast: bool) -> Inputs:
-    if upcast and all(isinstance(tensor, Tensor) for tensor in inputs):
-        # The layer before may have left its outputs in half precision; routing computes in float32.
-        pose, activation, weight, beta_u, beta_a = (t.float() if t.dtype in HALF else t for t in inputs)
-        inputs = pose, activation, weight, beta_u, beta_a
+def _checked(inputs: Inputs, layer: Layer) -> Inputs:
+    pose, activation, weight, beta_u, beta_a = upcast(*inputs)
+    inputs = pose, activation, weight, beta_u, beta_a
     if layer.stride is None:
         check_class_inputs(*inputs)
     else:
@@ -422,13 +416,3 @@ def _beyond_kernels(inputs: Inputs, coordinate_scale: float, members: Tensor | N
     if isinstance(inputs[2], Tensor) and inputs[2].dim() >= 4 and inputs[2].shape[-1] == 16:
         return "route poses as vectors: the kernels multiply by 4x4 matrices alone, not by 16x16"
     return ""
-
-
-def _device(inputs: Inputs) -> torch.device:
-    return inputs[0].device if isinstance(inputs[0], Tensor) else torch.device("cpu")
-
-
-def _autocast_type(device: torch.device) -> torch.dtype | None:
-    if device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device.type):
-        return None
-    return torch.get_autocast_dtype(device.type)

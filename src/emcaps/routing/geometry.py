@@ -63,11 +63,24 @@ def spatial_routing_map(
     child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0
 ) -> npt.NDArray[np.bool_]:
     """Which parent positions (rows of the map) read which child positions (its columns), both counted row by row."""
+    return np.kron(*_reads(child_grid, kernel, stride, padding))
+
+
+def largest_window(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0) -> Pair:
+    """Rows and columns of children that a parent reads at most: the kernel, unless padding is part of every window."""
+    rows, columns = _reads(child_grid, kernel, stride, padding)
+    return int(rows.sum(1).max()), int(columns.sum(1).max())
+
+
+def _reads(
+    child_grid: int | Pair, kernel: int | Pair, stride: int | Pair, padding: int | Pair
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which rows of parents read which rows of children, and which columns of parents which columns."""
     parents = parent_grid(child_grid, kernel, stride, padding)
     children, window = as_pair("grid", child_grid), as_pair("kernel", kernel)
     along = zip(parents, children, window, as_pair("stride", stride), as_padding(padding, window), strict=True)
     rows, columns = (_reads_along(*axis) for axis in along)
-    return np.kron(rows, columns)
+    return rows, columns
 
 
 def _reads_along(parents: int, children: int, kernel: int, stride: int, padding: int) -> npt.NDArray[np.bool_]:
@@ -77,7 +90,10 @@ def _reads_along(parents: int, children: int, kernel: int, stride: int, padding:
 
 
 def max_data(kernel: int | Pair, child_types: int) -> int:
-    """The most data that one parent can receive, when every child in its window is active and assigned to it alone."""
+    """The most data that one parent can receive, when every child in its window is active and assigned to it alone.
+
+    With padding, `kernel` is the part of the window in which there are children.
+    """
     kernel_height, kernel_width = as_pair("kernel", kernel)
     return kernel_height * kernel_width * child_types
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +17,12 @@ import torch
 from torch import Tensor
 
 from emcaps import debug
-from emcaps.routing.checks import check_alike, check_settings
+from emcaps.routing.checks import INPUTS, check_alike, check_settings, check_tensors
 from emcaps.routing.geometry import is_whole
+from emcaps.routing.precision import upcast, without_autocast
 from emcaps.routing.reference import graph_routing_steps
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULTS, RoutingSettings
-
-NAMES = ("votes", "activation", "beta_u", "beta_a")
 
 
 def graph_routing(
@@ -33,7 +31,7 @@ def graph_routing(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     *,
     positions: int,
     iterations: int = DEFAULTS.iterations,
@@ -45,7 +43,7 @@ def graph_routing(
 
     An edge joins a child and a position, at which there is a parent of each type, and carries a vote for each of them.
     All parents that a child votes for compete for it. Children without an edge are ignored, but count in the mean data;
-    parents at a position without an edge have no data.
+    parents at a position without an edge have no data: their pose is 0, and their activation logistic(lambda beta_a).
 
     Args:
         votes: (B, E, O, ...), the pose that the edge's child expects of each parent, in any shape.
@@ -53,7 +51,7 @@ def graph_routing(
         beta_u: (O,), the cost of describing data, for each parent type.
         beta_a: (O,), the gain of being active, for each parent type.
         child: (E,), the child of each edge, 0 to N - 1.
-        parent: (E,), the position of each edge, 0 to positions - 1. No two edges join the same two.
+        position: (E,), the position that it joins the child to, 0 to positions - 1. No two edges join the same two.
         positions: the number of positions of parents.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
         final_lambda: the inverse temperature that lambda_t rises towards.
@@ -64,11 +62,9 @@ def graph_routing(
         RoutingOutput: pose (B, P, O, ...) and activation (B, P, O).
     """
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    for step in _steps(votes, activation, beta_u, beta_a, child, parent, positions, settings):
-        last = RoutingOutput(step.mean, step.activation)
-    if debug.enabled:
-        debug.check_output(*last, settings.variance_floor)
-    return last
+    inputs = _checked(votes, activation, beta_u, beta_a)
+    _check_edges(child, position, positions, inputs)
+    return _output(_steps(inputs, child, position, positions, settings), settings)
 
 
 def graph_routing_trace(
@@ -77,7 +73,7 @@ def graph_routing_trace(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     *,
     positions: int,
     iterations: int = DEFAULTS.iterations,
@@ -87,7 +83,9 @@ def graph_routing_trace(
 ) -> RoutingTrace:
     """`graph_routing` with every iteration kept; assignments are (B, E, O)."""
     settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
-    return RoutingTrace(_steps(votes, activation, beta_u, beta_a, child, parent, positions, settings))
+    inputs = _checked(votes, activation, beta_u, beta_a)
+    _check_edges(child, position, positions, inputs)
+    return RoutingTrace(_steps(inputs, child, position, positions, settings))
 
 
 def grid_routing(
@@ -115,7 +113,8 @@ def grid_routing(
         beta_a: (O,), the gain of being active, for each parent type.
         stride: step between windows, for all dimensions or for each.
         padding: how far windows may reach beyond the grid on each side; it adds no children.
-        dilation: step between the children of one window.
+        dilation: step between the children of one window. With a padding, it may leave windows without a child; the
+            parents there have no data, as in `graph_routing`.
         iterations: the number of M-steps, as in `conv_routing`, which describes the next three settings, too.
         final_lambda: the inverse temperature that lambda_t rises towards.
         variance_floor: added to every variance (pitfall 1).
@@ -124,36 +123,27 @@ def grid_routing(
     Returns:
         RoutingOutput: pose (B, *parents, O, p, r) and activation (B, *parents, O).
     """
-    _check_tensors(pose=pose, activation=activation, weight=weight, beta_u=beta_u, beta_a=beta_a)
-    pose, activation, weight, beta_u, beta_a = _upcast(pose, activation, weight, beta_u, beta_a)
+    settings = check_settings(iterations, final_lambda, variance_floor, data_scaling, DEFAULTS.competition)
+    check_tensors(INPUTS, (pose, activation, weight, beta_u, beta_a))
+    pose, activation, weight, beta_u, beta_a = upcast(pose, activation, weight, beta_u, beta_a)
     _check_grid(pose, activation, weight)
     edges = window_edges(activation.shape[1:-1], weight.shape[:-4], stride, padding, dilation, types=pose.shape[-3])
-    child, parent, matrix = (index.to(pose.device) for index in edges[:3])
-    with _without_autocast(pose):
+    child, position, matrix = torch.stack(edges[:3]).to(pose.device)
+    with without_autocast(pose.device):
         votes = pose.flatten(1, -3)[:, child, None] @ weight.flatten(0, -4)[matrix]
-    output = graph_routing(
-        votes,
-        activation.flatten(1),
-        beta_u,
-        beta_a,
-        child,
-        parent,
-        positions=math.prod(edges.parents),
-        iterations=iterations,
-        final_lambda=final_lambda,
-        variance_floor=variance_floor,
-        data_scaling=data_scaling,
-    )
+    inputs = _checked(votes, activation.flatten(1), beta_u, beta_a)
+    # The edges are right by construction. To check them would make the CPU wait for a GPU.
+    output = _output(_steps(inputs, child, position, math.prod(edges.parents), settings), settings)
     return RoutingOutput(*(result.unflatten(1, edges.parents) for result in output))
 
 
 class WindowEdges(NamedTuple):
-    """The edges of windows on a grid, ordered by parent, then by place in the kernel, then by child type."""
+    """The edges of windows on a grid, ordered by position, then by place in the kernel, then by child type."""
 
     child: Tensor
-    """(E,): children are counted position by position, and types within."""
-    parent: Tensor
-    """(E,): the position of the parents."""
+    """(E,): children are counted place by place on their grid, and types within."""
+    position: Tensor
+    """(E,): positions of parents are counted on theirs."""
     matrix: Tensor
     """(E,): which matrix makes the votes: places in the kernel, and child types within."""
     parents: tuple[int, ...]
@@ -168,7 +158,10 @@ def window_edges(
     dilation: int | tuple[int, ...] = 1,
     types: int = 1,
 ) -> WindowEdges:
-    """The graph of a layer whose parents read windows, on a grid of any number of dimensions."""
+    """The graph of a layer whose parents read windows, on a grid of any number of dimensions.
+
+    Where dilation and padding leave a window without a child, its position has no edge.
+    """
     grid = _numbers("grid", grid, len(grid) if isinstance(grid, (tuple, list)) else 1, 1)
     dims = len(grid)
     kernel, stride = _numbers("kernel", kernel, dims, 1), _numbers("stride", stride, dims, 1)
@@ -190,13 +183,18 @@ def window_edges(
     along = zip(places[:dims], places[dims:], stride, padding, dilation, strict=True)
     coordinates = np.stack([at * step - pad + offset * apart for at, offset, step, pad, apart in along])
     inside = ((coordinates >= 0) & (coordinates < np.reshape(grid, (dims,) + (1,) * (2 * dims)))).all(0)
-    position = np.ravel_multi_index(tuple(coordinates[:, inside]), grid)
-    parent = np.ravel_multi_index(tuple(places[:dims, inside]), parents)
+    if not inside.any():
+        raise ValueError(
+            f"no window of a kernel of {kernel} holds a child of a grid of {grid} with a dilation of {dilation} and a "
+            f"padding of {padding}: use a smaller dilation, another padding or a larger grid"
+        )
+    place = np.ravel_multi_index(tuple(coordinates[:, inside]), grid)
+    position = np.ravel_multi_index(tuple(places[:dims, inside]), parents)
     offset = np.ravel_multi_index(tuple(places[dims:, inside]), kernel)
     of_type = np.arange(types)
     return WindowEdges(
-        torch.from_numpy((position[:, None] * types + of_type).ravel()),
-        torch.from_numpy(parent.repeat(types)),
+        torch.from_numpy((place[:, None] * types + of_type).ravel()),
+        torch.from_numpy(position.repeat(types)),
         torch.from_numpy((offset[:, None] * types + of_type).ravel()),
         parents,
     )
@@ -215,49 +213,34 @@ def _numbers(name: str, value: int | tuple[int, ...], dims: int, least: int) -> 
     return tuple(int(number) for number in numbers)
 
 
-def _steps(
-    votes: Tensor,
-    activation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    child: Tensor,
-    parent: Tensor,
-    positions: int,
-    settings: RoutingSettings,
-) -> Iterator[RoutingStep]:
-    _check_tensors(votes=votes, activation=activation, beta_u=beta_u, beta_a=beta_a, child=child, parent=parent)
-    votes, activation, beta_u, beta_a = _upcast(votes, activation, beta_u, beta_a)
-    _check_numbers(votes, activation, beta_u, beta_a)
-    _check_edges(child, parent, (votes.shape[1], activation.shape[1], positions), votes.device)
+class GraphInputs(NamedTuple):
+    """What gradients flow to."""
+
+    votes: Tensor
+    activation: Tensor
+    beta_u: Tensor
+    beta_a: Tensor
+
+
+def _output(steps: Iterator[RoutingStep], settings: RoutingSettings) -> RoutingOutput:
+    for step in steps:
+        last = RoutingOutput(step.mean, step.activation)
     if debug.enabled:
-        debug.check_inputs((votes, activation, beta_u, beta_a), NAMES)
-    with _without_autocast(votes):
-        yield from graph_routing_steps(
-            votes, activation, beta_u, beta_a, child.long(), parent.long(), positions, settings
-        )
+        debug.check_output(*last, settings.variance_floor)
+    return last
 
 
-def _is_autocast(tensor: Tensor) -> bool:
-    return tensor.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(tensor.device.type)
+def _steps(
+    inputs: GraphInputs, child: Tensor, position: Tensor, positions: int, settings: RoutingSettings
+) -> Iterator[RoutingStep]:
+    with without_autocast(inputs.votes.device):
+        yield from graph_routing_steps(*inputs, child.long(), position.long(), positions, settings)
 
 
-def _without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    return torch.autocast(tensor.device.type, enabled=False) if _is_autocast(tensor) else nullcontext()
-
-
-def _upcast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast what came before may have left half precision; routing computes in float32."""
-    half = (torch.float16, torch.bfloat16) if _is_autocast(tensors[0]) else ()
-    return tuple(tensor.float() if tensor.dtype in half else tensor for tensor in tensors)
-
-
-def _check_tensors(**tensors: object) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise ValueError(f"{name} must be a torch tensor, not {type(tensor).__name__}: use torch.as_tensor")
-
-
-def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor) -> None:
+def _checked(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Tensor) -> GraphInputs:
+    check_tensors(GraphInputs._fields, (votes, activation, beta_u, beta_a))
+    inputs = GraphInputs(*upcast(votes, activation, beta_u, beta_a))
+    votes, activation, beta_u, beta_a = inputs
     if votes.dim() < 4 or 0 in votes.shape[1:]:
         raise ValueError(
             f"votes must be (B, E, O, ...) with no size zero, not {tuple(votes.shape)}: a pose of one or more "
@@ -272,15 +255,18 @@ def _check_numbers(votes: Tensor, activation: Tensor, beta_u: Tensor, beta_a: Te
         if beta.shape != votes.shape[2:3]:
             wanted = f"({votes.shape[2]},)"
             raise ValueError(f"{name} must be {wanted}, one number for each parent type, not {tuple(beta.shape)}")
-    tensors = votes, activation, beta_u, beta_a
-    check_alike(NAMES, tuple(one.dtype for one in tensors), tuple(one.device for one in tensors))
+    check_alike(GraphInputs._fields, tuple(one.dtype for one in inputs), tuple(one.device for one in inputs))
+    if debug.enabled:
+        debug.check_inputs(inputs, GraphInputs._fields)
+    return inputs
 
 
-def _check_edges(child: Tensor, parent: Tensor, sizes: tuple[int, int, int], device: torch.device) -> None:
-    edges, children, positions = sizes
+def _check_edges(child: Tensor, position: Tensor, positions: int, inputs: GraphInputs) -> None:
+    check_tensors(("child", "position"), (child, position))
+    edges, children, device = inputs.votes.shape[1], inputs.activation.shape[1], inputs.votes.device
     if not is_whole(positions) or positions < 1:
         raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}: those of the parents")
-    for name, index, end in (("child", child, children), ("parent", parent, positions)):
+    for name, index, end in (("child", child, children), ("position", position, positions)):
         if index.shape != (edges,) or index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
             raise ValueError(
                 f"{name} must be ({edges},) whole numbers, one for each edge that the votes have, not "
@@ -292,13 +278,13 @@ def _check_edges(child: Tensor, parent: Tensor, sizes: tuple[int, int, int], dev
         if lowest < 0 or highest >= end:
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"{name} must be 0 to {end - 1}, not {wrong}: it counts what the edges join")
-    pairs = child.long() * positions + parent
+    pairs = child.long() * positions + position
     found, times = pairs.unique(return_counts=True)
     if len(found) < edges:
         pair = int(found[times.argmax()])
         raise ValueError(
             f"no two edges may join the same child and position, as {int(times.max())} do with child "
-            f"{pair // positions} and parent {pair % positions}"
+            f"{pair // positions} and position {pair % positions}"
         )
 
 

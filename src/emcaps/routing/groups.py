@@ -1,4 +1,8 @@
-"""Edges of a graph, put together by the child or the parent that they share.
+"""Edges of a graph, put together by the child or the position that they share.
+
+A table has a row of M places for each group, whatever the group needs of it. So its memory goes with G M, and one child
+or position that joins all others costs a table of all children by all positions. In return a sum over a group is a sum
+along a row, which has the same bits in every run, on GPUs too.
 
 Dims: B batch; E edges; G groups; M the most edges of a group.
 """

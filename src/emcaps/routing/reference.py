@@ -7,7 +7,8 @@ that one parent reads (KH KW I of them, or H W I in a class layer); h the elemen
 for graphs, where E are the edges and P the positions of parents.
 In the einsums: v, u parent row and column; y, x kernel offset; h, w child row and column; c, o child and parent type;
 i, j, k rows and columns of the 4x4 matrices.
-All values are stored per edge that exists, (..., N, O): there is no table of all children by all parents.
+Values are stored for each child in each parent's window, (..., N, O): there is no table of all children by all parents.
+Those of a graph stand in tables whose rows are all as long as the longest (groups.py).
 """
 
 from __future__ import annotations
@@ -43,18 +44,25 @@ def conv_routing_steps(
     kernel = (weight.shape[0], weight.shape[1])
     parent_types = weight.shape[3]
     grid = parent_grid((height, width), kernel, stride, padding)
-    exists: Tensor | None = None  # which of the children in each window do, if padding lets it reach beyond the grid
+    exists: Tensor | None = None  # (1, OH, OW, N) in a padded layer: 1 for a child, 0 in the border
     if any(padding):
-        exists = Windows((height, width), kernel, stride, padding).spread(pose.new_ones(1, height, width, 1))[..., None]
+        ones = pose.new_ones(1, height, width, child_types)
+        exists = Windows((height, width), kernel, stride, padding).spread(ones).flatten(3, 5)
         pose, activation = with_border(pose, activation, padding)
     windows = Windows((activation.shape[1], activation.shape[2]), kernel, stride)
 
     votes = _votes("bvuyxc", "yxco", windows.spread(pose), weight)
     # (1, OH, OW, KH, KW, 1), counted on the device: copying a table there would make the CPU wait for the GPU.
     readers = windows.spread(windows.total(pose.new_ones(1, *grid, *kernel, 1)))
-    start = 1 / (readers * parent_types)  # (1)
+    start = (1 / (readers * parent_types)).expand(-1, -1, -1, -1, -1, child_types).flatten(3, 5)  # (1)
+    if exists is not None:
+        start = start * exists
 
     def compete(log_joint: Tensor) -> Tensor:
+        assignment = shared(log_joint)
+        return assignment if exists is None else assignment * exists[..., None]
+
+    def shared(log_joint: Tensor) -> Tensor:
         """The fraction in (7): every parent's part of the sum over all parents of a child."""
         if settings.competition == "types":
             return log_joint.softmax(-1)
@@ -67,15 +75,14 @@ def conv_routing_steps(
     for step in _em(
         votes.flatten(3, 5),
         windows.spread(activation).flatten(3, 5),
-        start.expand(-1, -1, -1, -1, -1, child_types).flatten(3, 5),
+        start,
         beta_u,
         beta_a,
         mean_data((height, width), child_types, grid, parent_types) if settings.data_scaling == "mean" else 1.0,
         compete,
         settings,
     ):
-        assignment = step.assignment.unflatten(3, (*kernel, child_types))
-        yield step._replace(assignment=assignment if exists is None else assignment * exists)
+        yield step._replace(assignment=step.assignment.unflatten(3, (*kernel, child_types)))
 
 
 def class_routing_steps(
@@ -123,29 +130,29 @@ def graph_routing_steps(
     beta_u: Tensor,
     beta_a: Tensor,
     child: Tensor,
-    parent: Tensor,
+    position: Tensor,
     positions: int,
     settings: RoutingSettings,
 ) -> Iterator[RoutingStep]:
     """Route along the edges of a graph, yielding each iteration. Shapes as in `graph_routing`, checked by the caller.
 
-    The edges are put together twice: by parent for the M-step, and by child for the E-step.
+    The edges are put together twice: by position for the M-step, and by child for the E-step.
     """
     children, parent_types = activation.shape[1], votes.shape[2]
     read, reader, readers = child.unique(return_inverse=True, return_counts=True)
-    by_parent, by_child = Groups.of(parent, positions), Groups.of(reader, len(read))
+    by_position, by_child = Groups.of(position, positions), Groups.of(reader, len(read))
     start = 1 / (readers[reader].to(votes.dtype) * parent_types)  # (1)
 
     def compete(log_joint: Tensor) -> Tensor:
         """All parents of a child, at any position and of any type, share it."""
-        of_child = by_child.gather(by_parent.spread(log_joint), -math.inf)
+        of_child = by_child.gather(by_position.spread(log_joint), -math.inf)
         assignment = of_child.flatten(2).softmax(-1).view_as(of_child)  # (7)
-        return by_parent.gather(by_child.spread(assignment), 0.0)
+        return by_position.gather(by_child.spread(assignment), 0.0)
 
     for step in _em(
-        by_parent.gather(votes.flatten(3), 0.0),
-        by_parent.gather(activation[:, child], 0.0),
-        by_parent.gather(start[None], 0.0),
+        by_position.gather(votes.flatten(3), 0.0),
+        by_position.gather(activation[:, child], 0.0),
+        by_position.gather(start[None], 0.0),
         beta_u,
         beta_a,
         children / (positions * parent_types) if settings.data_scaling == "mean" else 1.0,
@@ -153,7 +160,7 @@ def graph_routing_steps(
         settings,
         votes.shape[3:],
     ):
-        yield step._replace(assignment=by_parent.spread(step.assignment))
+        yield step._replace(assignment=by_position.spread(step.assignment))
 
 
 def _votes(children: str, matrices: str, pose: Tensor, weight: Tensor) -> Tensor:

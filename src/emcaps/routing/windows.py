@@ -1,5 +1,8 @@
 """Functions that move values between children and the kernel windows of the parents that read them.
 
+A padded layer is routed as one without padding, on a grid with a border (`with_border`), so that the equations and the
+kernels need not know padding. `Windows` with a padding are for children without that border, as those beside a trace.
+
 Dims: B batch; H, W child grid; OH, OW parent grid; KH, KW kernel; I child types.
 """
 
@@ -36,16 +39,16 @@ class Windows(NamedTuple):
         return summed.permute(0, 2, 3, 1)
 
     def largest(self, windows: Tensor) -> Tensor:
-        """Maximum over the windows that contain a child, -inf where none does; not differentiable."""
+        """Maximum over the windows that contain a child, -inf where none does; not differentiable, nor for padding."""
+        assert not any(self.padding)
         batch, rows, columns, _, _, types = windows.shape
-        (height, width), (above, left) = self.child_grid, self.padding
-        result = windows.new_full((batch, height + 2 * above, width + 2 * left, types), -math.inf)
+        result = windows.new_full((batch, *self.child_grid, types), -math.inf)
         for y in range(self.kernel[0]):
             for x in range(self.kernel[1]):
                 last_row, last_column = y + self.stride[0] * (rows - 1), x + self.stride[1] * (columns - 1)
                 part = result[:, y : last_row + 1 : self.stride[0], x : last_column + 1 : self.stride[1]]
                 part.copy_(part.maximum(windows[:, :, :, y, x]))
-        return result[:, above : above + height, left : left + width]
+        return result
 
 
 def with_border(pose: Tensor, activation: Tensor, padding: Pair) -> tuple[Tensor, Tensor]:
