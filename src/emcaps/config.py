@@ -239,7 +239,7 @@ class DataConfig:
     """Training images are shifted by up to this much, in what standardise makes 1; with "background" 0 suits best."""
     contrast_low: float = 0.5
     contrast_high: float = 1.5
-    """Training images are stretched about their mean by a factor between these two."""
+    """The contrast of training images is multiplied by a factor between these two."""
     splice: float = 0.0
     """For this share of the training images, a random line is drawn, and beyond it they show another image of their
     category from the same viewpoint in the same light, by the labels of both. It is drawn from all instances, so now
