@@ -126,6 +126,14 @@ def test_a_teacher_that_has_changed_stops_a_resumed_run(classroom, config, data_
         train(config, classroom / "pupil", device="cpu", data_folder=data_folder, resume=True)
 
 
+def test_the_callers_random_numbers_are_left_alone(classroom, config):
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    assert len(load_teachers(config, classroom / "pupil", CPU)) == 2
+    assert torch.equal(torch.rand(3), want)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -139,3 +147,38 @@ def test_who_may_not_teach(classroom, config, data_folder, changes, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(config.override(changes), classroom / "refused", device="cpu", data_folder=data_folder)
     assert not (classroom / "refused").exists()
+
+
+def trained_with(classroom, changes):
+    """The capsule network as if it had been trained with other settings of its data."""
+    network, learned, step = load_network(classroom / "capsules/weights.safetensors")
+    path = classroom / "elsewhere.safetensors"
+    save_weights(path, network, learned.override(changes), step)
+    return path.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.names": list("abcde")}, r"answers with the classes \('a', .*'e'\), not \('animal', "),
+        ({"data.size": 20}, "reads images that were brought to so many pixels a side: 20, not 48: use another"),
+        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop"),
+    ],
+)
+def test_who_learned_from_other_images_may_not_teach(classroom, config, changes, message):
+    config = config.override({"train.teachers": [f"../{trained_with(classroom, changes)}"]})
+    with pytest.raises(ValueError, match=message):
+        load_teachers(config, classroom / "pupil", CPU)
+
+
+@pytest.mark.parametrize("split", ["validation", "azimuth-validation"])
+def test_who_learned_from_held_out_examples_may_not_teach(classroom, config, split):
+    for fold, other in ((1, split), (0, "standard")):
+        name = trained_with(classroom, {"data.split": other, "data.fold": fold})
+        taught = config.override({"train.teachers": [f"../{name}"], "data.split": split})
+        with pytest.raises(
+            ValueError, match=rf"trained on toys, split '{other}', fold {fold}, not toys, .*, fold 0: use"
+        ):
+            load_teachers(taught, classroom / "pupil", CPU)
+    name = trained_with(classroom, {"data.split": split})
+    assert load_teachers(taught, classroom / "pupil", CPU)
