@@ -42,9 +42,9 @@ def load_teachers(config: RunConfig, folder: Path, device: torch.device) -> list
 
 
 def teacher_fingerprints(config: RunConfig, folder: Path) -> dict[str, str]:
-    """SHA-256 of each teacher's weights, which tells whether a resumed run has the same teachers."""
-    paths = zip(config.train.teachers, _found(config, folder), strict=True)
-    return {TEACHER + name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths}
+    """SHA-256 of each teacher's weights, by its number: a resumed run has the same teachers, wherever they lie."""
+    paths = enumerate(_found(config, folder), start=1)
+    return {f"{TEACHER}{number}": hashlib.sha256(path.read_bytes()).hexdigest() for number, path in paths}
 
 
 def teacher_paths(config: RunConfig, folder: Path) -> list[Path]:
@@ -60,7 +60,8 @@ def _found(config: RunConfig, folder: Path) -> list[Path]:
         if not path.is_file():
             raise FileNotFoundError(
                 f"train.teachers names {path}, which is not there: a teacher is a weights file, or the folder of a run "
-                f"that is complete and has {WEIGHTS}, as a path from the folder of the run that learns"
+                f"that is complete and has {WEIGHTS}, as a path from the folder of the run that learns; to resume a "
+                "run whose teachers lie elsewhere now, name all of them by --teacher, in the same order"
             )
     return paths
 
