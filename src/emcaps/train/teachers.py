@@ -47,23 +47,26 @@ def teacher_fingerprints(config: RunConfig, folder: Path) -> dict[str, str]:
     return {f"{TEACHER}{number}": hashlib.sha256(path.read_bytes()).hexdigest() for number, path in paths}
 
 
-def teacher_paths(config: RunConfig, folder: Path) -> list[Path]:
-    """The weights files of the teachers, which are named from the run's folder. They may not be there yet."""
-    paths = [Path(os.path.normpath(folder / name)) for name in config.train.teachers]  # the folder may not exist yet
-    return [path / WEIGHTS if path.is_dir() else path for path in paths]
+def missing_teachers(config: RunConfig, folder: Path) -> list[Path]:
+    """The weights files of those teachers that are not there, or not yet, since their own runs are not complete."""
+    return [path for path in _paths(config, folder) if not path.is_file()]
 
 
 def _found(config: RunConfig, folder: Path) -> list[Path]:
     """The weights files of the teachers; a FileNotFoundError if one is not there."""
-    paths = teacher_paths(config, folder)
-    for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"train.teachers names {path}, which is not there: a teacher is a weights file, or the folder of a run "
-                f"that is complete and has {WEIGHTS}, as a path from the folder of the run that learns; to resume a "
-                "run whose teachers lie elsewhere now, name all of them by --teacher, in the same order"
-            )
-    return paths
+    if missing := missing_teachers(config, folder):
+        raise FileNotFoundError(
+            f"train.teachers names {missing[0]}, which is not there: a teacher is a weights file, or the folder of a "
+            f"run that is complete and has {WEIGHTS}, as a path from the folder of the run that learns; to resume a "
+            "run whose teachers lie elsewhere now, name all of them by --teacher, in the same order"
+        )
+    return _paths(config, folder)
+
+
+def _paths(config: RunConfig, folder: Path) -> list[Path]:
+    """The weights files of the teachers, which are named from the run's folder. They may not be there yet."""
+    paths = [Path(os.path.normpath(folder / name)) for name in config.train.teachers]  # the folder may not exist yet
+    return [path / WEIGHTS if path.is_dir() else path for path in paths]
 
 
 def _check_may_teach(path: Path, theirs: DataConfig, ours: DataConfig) -> None:
