@@ -104,11 +104,26 @@ def test_override_reads_strings_as_the_type_of_the_setting():
         ({"network.conv1_types": 10**22}, "network.conv1_types must be at most 10,000"),
         ({"network.layers": f"1{22 * '0'}"}, "layer 1: types of a capsule layer must be at most 10,000"),
         ({"data.crop": 10**22}, "data.crop must be at most 10,000"),
+        (
+            {"train.teachers": "../elder"},
+            "train.teachers must be a list of texts, .*, not '../elder': name .* --teacher",
+        ),
+        ({"train.teachers": ["../elder", 3]}, r"train.teachers must be a list of texts, .*, not \('../elder', 3\)"),
+        (
+            {"data.names": "cat"},
+            "data.names must be a list of texts, .* not 'cat': leave it out, since it is filled in",
+        ),
     ],
 )
 def test_override_with_a_bad_value_names_value_and_rule(change, message):
     with pytest.raises(ValueError, match=message.replace(".", r"\.").replace(r"\.*", ".*")):
         preset("small").override(change)
+
+
+def test_a_text_in_place_of_texts_is_not_read_letter_by_letter():
+    for build, setting in ((TrainConfig, "teachers"), (DataConfig, "names")):
+        with pytest.raises(ValueError, match=rf"{setting} must be a list of texts, in Python a tuple, not 'ab'"):
+            build(**{setting: "ab"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from emcaps.config_rules import LARGEST_NUMBER, LARGEST_WHOLE, check_choices, check_numbers, check_sizes, parse, require
+from emcaps.config_rules import (
+    LARGEST_NUMBER,
+    LARGEST_WHOLE,
+    check_choices,
+    check_numbers,
+    check_sizes,
+    check_texts,
+    parse,
+    require,
+)
 from emcaps.files import parse_json
 from emcaps.names import check_name, unknown_name
 
@@ -239,7 +248,7 @@ class DataConfig:
     """Training images are shifted by up to this much, in what standardise makes 1; with "background" 0 suits best."""
     contrast_low: float = 0.5
     contrast_high: float = 1.5
-    """Training images are stretched about their mean by a factor between these two."""
+    """The contrast of training images is multiplied by a factor between these two."""
     splice: float = 0.0
     """For this share of the training images, a random line is drawn, and beyond it they show another image of their
     category from the same viewpoint in the same light, by the labels of both. It is drawn from all instances, so now
@@ -257,6 +266,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_choices(self, "data", _types())
+        check_texts(self, "data", "names", "leave it out, since it is filled in from the data")
         check_sizes(self, "data")
         check_numbers(self, "data", "at least 8", "crop")
         check_numbers(self, "data", "zero or more", "fold", "max_shift", "size", "pad")
@@ -332,6 +342,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self, "train", _types())
+        check_texts(self, "train", "teachers", "name each of them by --teacher")
         check_sizes(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
         check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")

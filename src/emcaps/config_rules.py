@@ -67,6 +67,13 @@ def check_choices(config: object, section: str, types: Mapping[str, Any]) -> Non
             check_name(name, getattr(config, name.removeprefix(f"{section}.")), choices)
 
 
+def check_texts(config: object, section: str, name: str, remedy: str) -> None:
+    """Raise ValueError unless the setting is a tuple of texts: a text by itself would be read letter by letter."""
+    value = getattr(config, name)
+    if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"{section}.{name} must be a list of texts, in Python a tuple, not {shown(value)}: {remedy}")
+
+
 def choices_of(wanted: Any) -> tuple[str, ...]:
     """The values of a Literal type; none for any other type."""
     return typing.get_args(wanted) if typing.get_origin(wanted) is Literal else ()
@@ -80,9 +87,7 @@ def parse(name: str, value: Any, wanted: Any) -> Any:
     if name == "network.layers":  # which NetworkConfig reads
         return value
     if typing.get_origin(wanted) is tuple:
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{name} must be a list of texts, not {shown(value)}")
-        return tuple(value)
+        return tuple(value) if isinstance(value, list) else value  # the config itself checks what is in it
     if isinstance(value, str) and wanted is not str:
         try:
             value = wanted(value.replace("_", ""))

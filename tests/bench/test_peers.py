@@ -45,7 +45,6 @@ def test_every_implementation_is_timed(clone, monkeypatch, capsys):
         ("small", 2, "emcaps"),
     ]
     assert all(0 < row["p20_ms"] <= row["median_ms"] <= row["p80_ms"] for row in found["rows"])
-    assert found["rows"][0]["median_ms"] < found["rows"][1]["median_ms"], "a linear map takes less than routing"
     assert found["batch"] == 1
     assert found["environment"]["device"].startswith("cpu")
     assert "small, 2 iterations, peer: " in capsys.readouterr().out

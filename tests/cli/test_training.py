@@ -60,6 +60,23 @@ def test_teachers_are_found_from_wherever_the_new_run_lies(emcaps, data, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_that_was_moved_is_resumed_with_its_teacher(emcaps, data, tmp_path):
+    assert emcaps("train", "tiny", "--steps", 1, "--run", "elders/one", *TINY)[0] == 0
+    assert emcaps("train", "tiny", "--steps", 1, "--teacher", "elders/one", "--run", "pupil", *TINY)[0] == 0
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "pupil").rename(tmp_path / "a/b/pupil")
+    status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2)
+    assert status == 1
+    assert "elders/one, which is not there" in err
+    assert "name all of them by --teacher" in err
+    status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2, "--teacher", "elders/one")
+    assert status == 0, err
+    found = json.loads((tmp_path / "a/b/pupil/config.json").read_text())["train"]
+    assert (found["steps"], found["teachers"]) == (2, ["../../../elders/one"])
+    status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 3)  # from where it is now known to lie
+    assert status == 0, err
+
+
 def test_train_from_the_config_of_a_run(emcaps, data, tmp_path):
     """All its settings are taken, whether the file or the folder is named, and options change them."""
     assert emcaps("train", "tiny", "--steps", 1, "--stereo", "--seed", 3, *TINY)[0] == 0

@@ -44,7 +44,7 @@ def test_random_brightness_adds_one_even_number_to_each_image() -> None:
     assert deltas.std() == pytest.approx(0.5 / math.sqrt(3), rel=0.05)
 
 
-def test_random_contrast_stretches_about_the_mean_of_each_channel() -> None:
+def test_random_contrast_scales_about_the_mean_of_each_channel() -> None:
     images = crops.standardise(some_images(4000, channels=2, side=3)) + torch.tensor([1.0, -2.0])[:, None, None]
     result = augment.random_contrast(images, 0.5, 1.5, generator())
     mean = images.mean((2, 3), keepdim=True)
@@ -268,6 +268,23 @@ def test_stretching_widens_what_it_flattens(monkeypatch: pytest.MonkeyPatch) -> 
     across, down = augment.random_warp(ramps, generator(), stretch=3.0)[0]
     torch.testing.assert_close(across, 7.5 + (ramps[0, 0] - 7.5) / 2, rtol=0, atol=1e-4)
     torch.testing.assert_close(down, (7.5 + (ramps[0, 1] - 7.5) * 2).clamp(0, 15), rtol=0, atol=1e-4)
+
+
+def test_images_are_bent_stretched_slanted_turned_and_enlarged_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, and one after another. Ramps, since interpolating them often loses nothing; edges are cut off."""
+    place = torch.arange(40.0)
+    ramps = torch.stack([place.expand(40, 40), place[:, None].expand(40, 40)])[None]
+    knots = torch.tensor([0.75, 0.25]).view(1, 2, 1, 1).expand(1, 2, 4, 4)  # all alike: the whole image moves
+    monkeypatch.setattr(augment.torch, "rand", lambda shape, **_: knots.expand(shape))
+    amounts = {"bend": 4.0, "stretch": 0.5, "slant": 0.3, "turn": 25.0, "zoom": 0.2}
+    _pinned(monkeypatch, 1.0, 0.0, 1.0, 1.0)
+    whole = augment.random_warp(ramps, generator(), **amounts)
+    steps = ramps
+    for name, amount in amounts.items():
+        _pinned(monkeypatch, 1.0, 0.0, 1.0, 1.0)
+        steps = augment.random_warp(steps, generator(), **{name: amount})
+    middle = (..., slice(14, 26), slice(14, 26))
+    torch.testing.assert_close(whole[middle], steps[middle], rtol=0, atol=1e-3)
 
 
 def test_bending_moves_points_smoothly_and_by_so_many_pixels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,31 @@ def test_the_command_trains_the_unchanged_recipe_beside_the_change(tmp_path, dat
     assert "dropout" not in console.file.getvalue()
 
 
+def test_taught_runs_without_teachers_are_left_out_or_refused_if_asked_for(tmp_path, data, monkeypatch, capsys):
+    short = next(iter(SHORT_ROWS.values())).override({"data.split": "validation"})
+    rows = {name: short.override({"train.teachers": config.train.teachers}) for name, config in ROWS.items()}
+    monkeypatch.setattr(candidates, "ROWS", rows)
+    monkeypatch.setattr(candidates, "FOLDS", range(1))
+    monkeypatch.setattr(candidates, "CHANGES", {UNCHANGED: {}, "taught": {}})
+    console = Console(file=io.StringIO(), width=120)
+
+    def ask(changes, *seeds):
+        how = Training(seeds, device="cpu", data_folder=data)
+        candidates.run_candidates(tmp_path, console, ["stereo-it2"], changes, train=how)
+        return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/seed*"))
+
+    with pytest.raises(
+        ValueError, match=r"stereo-it2-taught-fold0 would learn from .*seed1, .*: train seeds 0 and 1, too"
+    ):
+        ask(["taught"], 0)
+    assert not list(tmp_path.iterdir())
+    unchanged, taught = (f"stereo-it2-{change}-fold0" for change in (UNCHANGED, "taught"))
+    assert ask(None, 0) == [f"{unchanged}/seed0"]
+    assert f"left out: {taught} would learn from {tmp_path}/{unchanged}/seed1, of which" in capsys.readouterr().err
+    assert "unchanged" in console.file.getvalue()
+    assert ask(["taught"], 0, 1) == [f"{name}/seed{seed}" for name in (taught, unchanged) for seed in (0, 1)]
+
+
 @pytest.mark.parametrize(
     ("names", "message"), [((["stereo"], None), "unknown recipe"), ((None, ["drop"]), "unknown change")]
 )

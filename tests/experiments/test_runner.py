@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from emcaps.experiments import processes, runner
 from emcaps.experiments.records import read_records, run_folder
-from emcaps.experiments.runner import Training, claim_folder, train_missing
+from emcaps.experiments.runner import Training, claim_folder, lacking_teachers, train_missing
 from emcaps.train.run_folder import BusyRunError, only_user
 from experiments.locks import is_busy
 from experiments.short_rows import ROWS
@@ -134,15 +134,55 @@ def test_a_run_that_another_process_is_at_work_on_is_left_to_it(tmp_path, data, 
     assert "left to other processes: one, seed 0. Ask again when they are done." in capsys.readouterr().err
 
 
-def test_runs_that_have_teachers_wait_for_all_others(tmp_path, data, capsys):
+TAUGHT = {"pupil": ROWS["one"].override({"train.teachers": ["../../two/seed0"]}), "two": ROWS["two"]}
+
+
+def test_runs_that_have_teachers_wait_for_them(tmp_path, data, capsys):
     """Though they are named first, and though another process is at work on their teacher."""
-    rows = {"pupil": ROWS["one"].override({"train.teachers": ["../../two/seed0"]}), "two": ROWS["two"]}
     with only_user(claim_folder(tmp_path, "two", 0)):
-        train_missing(rows, list(rows), tmp_path, how(data, 0, 1))
-    assert [len(read_records(rows, row, tmp_path)) for row in rows] == [0, 1]
-    assert "left to other processes: pupil, seed 0; two, seed 0; pupil, seed 1." in capsys.readouterr().err
-    train_missing(rows, list(rows), tmp_path, how(data, 0, 1, jobs=2))
-    assert [len(read_records(rows, row, tmp_path)) for row in rows] == [2, 2]
+        train_missing(TAUGHT, list(TAUGHT), tmp_path, how(data, 0, 1))
+    assert [len(read_records(TAUGHT, row, tmp_path)) for row in TAUGHT] == [0, 1]
+    told = capsys.readouterr().err
+    assert "left to other processes: two, seed 0. Ask" in told
+    assert f"not trained: pupil, seed 0; pupil, seed 1. Ask again when there is {tmp_path}/two/seed0.\n" in told
+    train_missing(TAUGHT, list(TAUGHT), tmp_path, how(data, 0, 1, jobs=2))
+    assert [len(read_records(TAUGHT, row, tmp_path)) for row in TAUGHT] == [2, 2]
+
+
+def test_a_part_without_the_teacher_leaves_its_pupils_until_another_part_has_trained_it(tmp_path, data, capsys):
+    pupils, teacher = (how(data, 0)._replace(part=part) for part in ((1, 2), (2, 2)))
+    train_missing(TAUGHT, list(TAUGHT), tmp_path, pupils)
+    assert "not trained: pupil, seed 0. Ask again" in capsys.readouterr().err
+    train_missing(TAUGHT, list(TAUGHT), tmp_path, teacher)
+    train_missing(TAUGHT, list(TAUGHT), tmp_path, pupils)
+    assert [len(read_records(TAUGHT, row, tmp_path)) for row in TAUGHT] == [1, 1]
+
+
+@pytest.mark.parametrize("why", ["recorded", "failed"])
+def test_a_finished_run_without_weights_teaches_nobody(tmp_path, data, capsys, why):
+    rows = TAUGHT
+    if why == "failed":
+        rows = TAUGHT | {"two": TAUGHT["two"].override({"train.learning_rate": 1e30, "train.log_every": 1})}
+    keeping = how(data, 0)._replace(keep_failures=True)
+    train_missing(rows, ["two"], tmp_path, keeping)
+    if why == "recorded":
+        (tmp_path / "two/seed0/weights.safetensors").unlink()
+    assert lacking_teachers(rows, list(rows), tmp_path, keeping) == {
+        "pupil": [tmp_path / "two/seed0/weights.safetensors"]
+    }
+    train_missing(rows, list(rows), tmp_path, keeping)
+    assert not (tmp_path / "pupil/seed0").exists()
+    told = capsys.readouterr().err
+    assert f"not trained: pupil, seed 0. Ask again when there is {tmp_path}/two/seed0/weights.safetensors." in told
+
+
+def test_teachers_are_lacking_that_are_neither_there_nor_to_be_trained(tmp_path, data):
+    lacking = {"pupil": [tmp_path / "two/seed0"]}
+    assert lacking_teachers(TAUGHT, list(TAUGHT), tmp_path, how(data, 0, 3)) == {}
+    assert lacking_teachers(TAUGHT, list(TAUGHT), tmp_path, how(data, 3)) == lacking
+    assert lacking_teachers(TAUGHT, ["pupil"], tmp_path, how(data, 0)) == lacking
+    train_missing(TAUGHT, ["two"], tmp_path, how(data, 0))
+    assert lacking_teachers(TAUGHT, ["pupil"], tmp_path, how(data, 3)) == {}
 
 
 def test_a_run_that_is_trained_and_being_measured_is_left_alone(tmp_path, data, capsys):

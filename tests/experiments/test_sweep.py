@@ -79,6 +79,20 @@ def test_the_table_is_sorted_and_counts_what_diverged():
     ]
 
 
+@pytest.mark.parametrize(
+    ("setting", "values", "message"),
+    [
+        ("data.crop", ["16", "64"], r"data\.crop must be at most 48, the side of the images, not 64"),
+        ("data.crop", ["16", "8"], r"data\.crop must be at least 13 for a capsule network, .* not 8"),
+        ("network.layers", ["8:3:2", "8:40"], "kernel of 40x40 does not fit"),
+        ("network.classes", ["5", "7"], r"network\.classes must be 5, .* not 7"),
+    ],
+)
+def test_a_combination_that_does_not_fit_a_known_set_is_told_without_loading_it(tmp_path, setting, values, message):
+    with pytest.raises(ValueError, match=message):
+        sweep_rows(preset("tiny"), {setting: values}, "tiny", tmp_path / "no data")
+
+
 def test_a_combination_that_does_not_fit_its_images_is_told_before_anything_is_trained(tmp_path):
     images = np.zeros((8, 20, 20), np.uint8)
     np.savez(tmp_path / "own.npz", images=images, labels=[0, 1] * 4, test_images=images, test_labels=[0, 1] * 4)

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from emcaps import RoutingOutput
-from emcaps.config import NetworkConfig, TrainConfig, preset
+from emcaps.config import NetworkConfig, RunConfig, TrainConfig, preset
 from emcaps.nn import MatrixCapsNet, build_network
 from emcaps.nn.decoder import Decoder, decoder_parameters
 from emcaps.nn.geometry import parameter_count
+from emcaps.nn.network import remove_decoder
 from emcaps.nn.summary import count_parameters, summarise
 from emcaps.train.step import Mixed, loss_of, make_optimiser, train_step, training_loss
 
@@ -29,6 +30,30 @@ def test_an_image_depends_on_the_chosen_class_alone():
     # The same numbers as the pose of another class are another image.
     shifted = decoder(RoutingOutput(pose.roll(1, 1), torch.rand(4, 3)), (chosen + 1) % 3)
     assert not torch.allclose(shifted, images, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("pose", "chosen", "message"),
+    [
+        ((4, 3, 4, 4), [1], r"chosen must be the number of a class for each of the 4 poses, not \(1,\): .* to \(4,\)"),
+        ((4, 3, 4, 4), [[0], [2], [1], [2]], r"for each of the 4 poses, not \(4, 1\)"),
+        ((1, 5, 4, 4), [1], r"draws from poses \(batch, 3, 4, 4\), not \(1, 5, 4, 4\): give it the class capsules"),
+        ((4, 3, 16), [0, 2, 1, 2], r"draws from poses \(batch, 3, 4, 4\), not \(4, 3, 16\)"),
+    ],
+)
+def test_what_would_be_drawn_from_nothing_or_from_other_capsules_is_refused(pose, chosen, message):
+    decoder = Decoder(classes=3, units=6, channels=2, side=5)
+    with pytest.raises(ValueError, match=message):
+        decoder(RoutingOutput(torch.randn(pose), torch.rand(pose[:2])), torch.tensor(chosen))
+
+
+def test_a_network_whose_decoder_was_removed_says_so_in_its_config():
+    config = RunConfig(CONFIG, train=TrainConfig(reconstruction=0.5))
+    network = build_network(config.network, 1, 20)
+    left = remove_decoder(network, config)
+    assert network.decoder is None
+    assert network.config == left.network == dataclasses.replace(config.network, decoder=0)
+    assert left.train == TrainConfig()
 
 
 def test_answers_and_the_start_of_all_other_weights_are_those_without_a_decoder():

@@ -55,8 +55,10 @@ WEIGHTED = pytest.mark.parametrize(
 
 
 @WEIGHTED
-def test_a_number_weights_all_examples_alike(loss):
-    torch.testing.assert_close(loss(ACTIVATION, TARGET, 0.25), loss(ACTIVATION, TARGET, None) / 4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_number_weights_all_examples_alike(loss, dtype, device):
+    activation, target = ACTIVATION.to(device, dtype), TARGET.to(device)
+    torch.testing.assert_close(loss(activation, target, 0.25), loss(activation, target, None) / 4)
 
 
 @WEIGHTED

@@ -12,7 +12,7 @@ import torch
 
 from compiled_kernels import compile_for, count_compiled
 from emcaps.config import DataConfig
-from emcaps.data.augment import augment, brighten, crop_at, crop_starts, stretch
+from emcaps.data.augment import augment, brighten, crop_at, crop_starts, scale_contrast
 from emcaps.data.combine import FARTHEST, Counterparts, mix, mix_in, splice_along
 from emcaps.data.crops import STANDARDS, after_cropping, before_cropping
 from emcaps.train import batch
@@ -81,7 +81,7 @@ def by_formulas(images, examples, draws, config, counterparts=None, mixup=0.0):
     )
     crops = after_cropping(crop_at(crops, config.crop, tops, lefts), config.standardise)
     crops = brighten(crops, config.brightness, drawn["brightness"][:, None, None, None])
-    crops = stretch(crops, config.contrast_low, config.contrast_high, drawn["contrast"][:, None, None, None])
+    crops = scale_contrast(crops, config.contrast_low, config.contrast_high, drawn["contrast"][:, None, None, None])
     return mix_in(crops, mixup, drawn["mixup"]) if mixup else (crops, None)
 
 

@@ -147,6 +147,18 @@ def test_to_try_batches_changes_nothing(config, monkeypatch, changes):
     assert all(value.grad is None for value in advance.network.parameters())
 
 
+def test_a_batch_is_tried_as_a_step_trains_on_it(config):
+    """Only the network runs in bfloat16, not its teachers."""
+    advance = make(config.override({"train.autocast": "bfloat16"}))
+    advance.teachers, seen = [make(config).network.eval()], []
+    for network in (advance.network, *advance.teachers):
+        network.relu_conv1.register_forward_hook(lambda _module, _inputs, out: seen.append(out.dtype))
+    assert batch_that_fits(advance) == config.train.batch_size // 2
+    tried, seen[:] = seen.copy(), []
+    advance(0)
+    assert tried == seen == [torch.float32, torch.bfloat16]
+
+
 def test_several_processes_are_told_to_take_half(config, monkeypatch):
     advance = make(config)
     monkeypatch.setattr(device_errors.distributed, "size", lambda: 2)

@@ -14,6 +14,7 @@ from emcaps.nn import build_network
 from emcaps.nn.classifier import class_scores
 from emcaps.train import load_network, train
 from emcaps.train.checkpoint import save_weights
+from emcaps.train.run_folder import read_config
 from emcaps.train.step import loss_of, training_loss
 from emcaps.train.teachers import load_teachers, mean_answer, teaching_loss
 from train.ranks import together, train_rank
@@ -115,15 +116,58 @@ def test_a_teacher_that_has_changed_stops_a_resumed_run(classroom, config, data_
     config = config.override({"train.teachers": ["../other"]})
     train(config, classroom / "pupil", device="cpu", data_folder=data_folder, on_progress=interrupted_at(5))
     environment = json.loads((classroom / "pupil" / "environment.json").read_text())
-    assert set(environment["data"]) == {"train", "test", "teacher ../other"}
+    assert set(environment["data"]) == {"train", "test", "teacher 1"}
 
     weights = classroom / "other" / "weights.safetensors"
     network, learned, step = load_network(weights)
     with torch.no_grad():
         next(network.parameters()).add_(1)
     save_weights(weights, network, learned, step)
-    with pytest.raises(ValueError, match=r"pupil had another teacher \.\./other, whose weights have changed: restore"):
+    with pytest.raises(
+        ValueError, match=r"pupil had another teacher 1, whose weights were not those of \.\./other: res"
+    ):
         train(config, classroom / "pupil", device="cpu", data_folder=data_folder, resume=True)
+
+
+def test_a_run_that_was_moved_resumes_with_its_teachers_from_where_they_lie(classroom, config, data_folder):
+    how = {"device": "cpu", "data_folder": data_folder}
+    train(config, classroom / "stayed", **how)
+    train(config, classroom / "leaving", **how, on_progress=interrupted_at(7))
+    (classroom / "far/away").mkdir(parents=True)
+    moved = (classroom / "leaving").rename(classroom / "far/away/moved")
+    with pytest.raises(FileNotFoundError, match=r"names .*away/capsules, which is not there: .* by --teacher, in the"):
+        train(config, moved, **how, resume=True)
+
+    there = [f"../../{name}" for name in config.train.teachers]
+    with pytest.raises(ValueError, match=r"had another teacher 1, .* in the same order"):
+        train(config.override({"train.teachers": there[::-1]}), moved, **how, resume=True)
+    with pytest.raises(ValueError, match=r"keeps its settings, .* and teachers only in where they lie"):
+        train(config.override({"train.teachers": there[:1]}), moved, **how, resume=True)
+    config = config.override({"train.teachers": there})
+    assert train(config, moved, **how, resume=True).complete
+    assert read_config(moved) == config
+    assert numbers(moved) == numbers(classroom / "stayed")
+
+
+def test_a_complete_run_needs_its_teachers_no_more_unless_it_goes_further(classroom, config, data_folder):
+    shutil.copytree(classroom / "cnn", classroom / "leaver")
+    config = config.override({"train.teachers": ["../leaver"]})
+    how = {"device": "cpu", "data_folder": data_folder}
+    train(config, classroom / "taught", **how)
+    shutil.rmtree(classroom / "leaver")
+    before = numbers(classroom / "taught")
+    assert train(config, classroom / "taught", **how, resume=True).complete
+    assert numbers(classroom / "taught") == before
+    with pytest.raises(FileNotFoundError, match="leaver, which is not there"):
+        train(config.override({"train.steps": 14}), classroom / "taught", **how, resume=True)
+
+
+def test_the_callers_random_numbers_are_left_alone(classroom, config):
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    assert len(load_teachers(config, classroom / "pupil", CPU)) == 2
+    assert torch.equal(torch.rand(3), want)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +183,38 @@ def test_who_may_not_teach(classroom, config, data_folder, changes, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         train(config.override(changes), classroom / "refused", device="cpu", data_folder=data_folder)
     assert not (classroom / "refused").exists()
+
+
+def trained_with(classroom, changes):
+    """The capsule network as if it had been trained with other settings of its data."""
+    network, learned, step = load_network(classroom / "capsules/weights.safetensors")
+    path = classroom / "elsewhere.safetensors"
+    save_weights(path, network, learned.override(changes), step)
+    return path.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.names": list("abcde")}, r"answers with the classes \('a', .*'e'\), not \('animal', "),
+        ({"data.size": 20}, "reads images that were brought to so many pixels a side: 20, not 48: use another"),
+        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop"),
+    ],
+)
+def test_who_learned_from_other_images_may_not_teach(classroom, config, changes, message):
+    config = config.override({"train.teachers": [f"../{trained_with(classroom, changes)}"]})
+    with pytest.raises(ValueError, match=message):
+        load_teachers(config, classroom / "pupil", CPU)
+
+
+@pytest.mark.parametrize("split", ["validation", "azimuth-validation"])
+def test_who_learned_from_held_out_examples_may_not_teach(classroom, config, split):
+    for fold, other in ((1, split), (0, "standard")):
+        name = trained_with(classroom, {"data.split": other, "data.fold": fold})
+        taught = config.override({"train.teachers": [f"../{name}"], "data.split": split})
+        with pytest.raises(
+            ValueError, match=rf"trained on toys, split '{other}', fold {fold}, not toys, .*, fold 0: use"
+        ):
+            load_teachers(taught, classroom / "pupil", CPU)
+    name = trained_with(classroom, {"data.split": split})
+    assert load_teachers(taught, classroom / "pupil", CPU)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,7 +49,8 @@ def train(
             "--teacher",
             metavar="NETWORK",
             help="A trained network that the new one learns from, besides the labels: a run folder, a .safetensors "
-            "file or the name of a network that comes with the package; may be repeated.",
+            "file or the name of a network that comes with the package; may be repeated. With --resume: where each of "
+            "the run's teachers lies now.",
         ),
     ] = None,
     settings: SettingsOption = None,
@@ -92,13 +93,15 @@ def train(
         "train.seed": seed,
     }
     changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
-    if teachers:
-        changes["train.teachers"] = _found(teachers)
     main = process()[0] == 0  # of several processes, the one that writes and prints
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
+        if teachers:
+            changes["train.teachers"] = _seen_from(resume, _found(teachers))
         config, run = _resumed_config(resume, name, config_file, changes, run), resume
     else:
+        if teachers:
+            changes["train.teachers"] = _found(teachers)
         name, config = _new_config(name, config_file, changes)
         _check_dataset(config, folder)
         if config.train.teachers and run is None and process()[1] > 1:
@@ -107,7 +110,7 @@ def train(
             run = _new_run_folder(name, config)
             cleaning = _removing_if_empty(run)
         run = run or Path("runs")  # the others write nothing
-        config = config.override({"train.teachers": [os.path.relpath(path, run) for path in config.train.teachers]})
+        config = config.override({"train.teachers": _seen_from(run, config.train.teachers)})
 
     from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
@@ -141,6 +144,11 @@ def _found(teachers: list[str]) -> list[str]:
     from emcaps.weights import find_weights
 
     return [os.path.abspath(name if Path(name).is_dir() else find_weights(name)) for name in teachers]
+
+
+def _seen_from(run: Path, teachers: Sequence[str]) -> list[str]:
+    """These absolute paths as a run's settings have them, so that a folder of runs can be moved as a whole."""
+    return [os.path.relpath(path, run) for path in teachers]
 
 
 def _check_dataset(config: RunConfig, folder: Path | None) -> None:
@@ -177,8 +185,8 @@ def _resumed_config(
         raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
     if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
         raise ValueError(
-            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, and "
-            "train.keep_checkpoints"
+            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, "
+            "train.keep_checkpoints, and by --teacher where its teachers lie"
         )
     return read_config(resume).override(changes)
 

@@ -73,15 +73,16 @@ def random_warp(
     stretch: float = 0.0,
     bend: float = 0.0,
 ) -> Tensor:
-    """Each image slanted, turned, stretched, bent and enlarged or reduced about its centre, by amounts of its own, as
-    float32.
+    """Each image bent, stretched, slanted, turned and enlarged or reduced, in this order, as float32.
+
+    All but bending is about its centre, and the amounts are drawn for each image.
 
     It is turned by up to `turn` degrees either way. The factor lies between 1 / (1 + zoom) and 1 + zoom, and enlarges
     as often as it reduces. Each row moves sideways by up to `slant` times its distance from the middle row. Width over
     height changes by a factor between 1 / (1 + stretch) and 1 + stretch, the area does not. A net of 4 x 4 knots is
-    laid over the image, the outer ones on its corners; each moves by up to `bend` pixels along both axes. What lies
-    between moves smoothly with them, and in the worst case 1.9 times as far. Pixels are interpolated; what comes in
-    from beyond the edge continues the edge.
+    laid over the result, the outer ones on its corners; each moves by up to `bend` pixels of the image along both axes.
+    What lies between moves smoothly with them, and in the worst case 1.9 times as far. Pixels are interpolated; what
+    comes in from beyond the edge continues the edge.
     """
     check_images(images)
 
@@ -105,7 +106,7 @@ def warp(
     down_by: Tensor | float = 0.0,
     across_by: Tensor | float = 0.0,
 ) -> Tensor:
-    """Each image turned by its angle, reduced by its scale, slanted by `sideways` and then moved, as float32.
+    """Each image slanted by `sideways`, turned by its angle, reduced by its scale and then moved, as float32.
 
     All of these have the shape (N, 1, 1, 1): the angle in radians, `down_by` and `across_by` in pixels. Pixels are
     interpolated; what comes in from beyond the edge continues the edge.
@@ -186,12 +187,12 @@ def brighten(images: Tensor, amount: float, drawn: Tensor) -> Tensor:
 
 
 def random_contrast(images: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """Stretch each image by one factor between low and high about the mean of each of its channels."""
+    """Multiply the contrast of each image by one factor between low and high; its channels keep their means."""
     check_images(images)
-    return stretch(images, low, high, _uniform(images, generator))
+    return scale_contrast(images, low, high, _uniform(images, generator))
 
 
-def stretch(images: Tensor, low: float, high: float, drawn: Tensor) -> Tensor:
+def scale_contrast(images: Tensor, low: float, high: float, drawn: Tensor) -> Tensor:
     """What `random_contrast` makes of the uniform numbers (N, 1, 1, 1) that it draws."""
     factor = low + (high - low) * drawn
     mean = images.mean((2, 3), keepdim=True)

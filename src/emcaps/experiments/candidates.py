@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ from rich.table import Table
 from emcaps.config import RunConfig
 from emcaps.experiments import table2, viewpoints
 from emcaps.experiments.records import Record, finished, runs_link
-from emcaps.experiments.runner import Training, train_missing
-from emcaps.names import check_name
+from emcaps.experiments.runner import Training, lacking_teachers, train_missing
+from emcaps.names import check_name, first_of
 from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
@@ -97,21 +98,37 @@ def run_candidates(
 ) -> None:
     """Show what each change gains, after training what is missing if `train` says how.
 
-    Without names all recipes and changes are meant. The unchanged recipe always belongs to them.
+    Without names all recipes and changes are meant. The unchanged recipe always belongs to them. Where a change that
+    is taught lacks its teachers, it is left out, or refused if it was asked for by name.
     """
     for kind, given, known in (("recipe", recipes, RECIPES), ("change", changes, CHANGES)):
         for name in given or ():
             check_name(kind, name, known)
     recipes = recipes or RECIPES
-    changes = list(dict.fromkeys([UNCHANGED, *(changes or CHANGES)]))
-    names = [row_name(recipe, change, fold) for recipe in recipes for change in changes for fold in FOLDS]
+    wanted = dict.fromkeys([UNCHANGED, *(changes or CHANGES)])
+    names = [row_name(recipe, change, fold) for recipe in recipes for change in wanted for fold in FOLDS]
     if train is not None:
-        train_missing(ROWS, names, runs, train)
+        lacking = lacking_teachers(ROWS, names, runs, train)
+        if lacking:
+            problem = _untaught(lacking)
+            if changes:
+                raise ValueError(problem)
+            print(f"left out: {problem}", file=sys.stderr)
+        train_missing(ROWS, [name for name in names if name not in lacking], runs, train)
     found = finished(ROWS, names, runs)
     shown = [recipe for recipe in recipes if any(found[name] for name in names if name.startswith(f"{recipe}-"))]
     for recipe in shown:
         console.print(candidate_table(found, recipe))
     print(*(markdown_candidates(found, recipe, runs_link(runs)) for recipe in shown), sep="\n\n")
+
+
+def _untaught(lacking: Mapping[str, Sequence[Path]]) -> str:
+    teachers = list(dict.fromkeys(str(path) for paths in lacking.values() for path in paths))
+    seeds = " and ".join(map(str, TEACHING_SEEDS))
+    return (
+        f"{first_of(list(lacking))} would learn from {first_of(teachers)}, of which there are no weights and which are "
+        f"not to be trained: train seeds {seeds}, too, or name a folder with --runs that has their weights"
+    )
 
 
 def gains(found: Mapping[str, Sequence[Record]], recipe: str, change: str) -> list[float]:

@@ -6,6 +6,7 @@ that process.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,12 +19,13 @@ from emcaps.data.splits import load_tested
 from emcaps.experiments.measured_run import train_and_measure, write_failure
 from emcaps.experiments.processes import Bar, work_together
 from emcaps.experiments.records import Rows, check_settings, is_finished, read_records, run_folder
-from emcaps.names import check_name
+from emcaps.names import check_name, first_of
 from emcaps.report.progress import counting_bar
 from emcaps.train import NotFiniteError, load_network, train
 from emcaps.train.device import start_work
 from emcaps.train.evaluate import NotFiniteScoresError, evaluate_split, write_evaluations
 from emcaps.train.run_folder import CONFIG, MANY_CROPS, WEIGHTS, BusyRunError, only_user
+from emcaps.train.teachers import missing_teachers
 
 
 class Training(NamedTuple):
@@ -53,12 +55,16 @@ class _Plan(NamedTuple):
     def is_finished(self, row: str, seed: int) -> bool:
         return is_finished(run_folder(self.runs, row, seed), measured=self.measured, failures=self.failures)
 
+    def missing_teachers(self, row: str, seed: int) -> list[Path]:
+        """The weights that the run would learn from, and that are not there."""
+        return missing_teachers(self.rows[row], run_folder(self.runs, row, seed))
+
 
 def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *, measured: bool = False) -> None:
     """Train the named rows with every seed, except for runs that are finished; `measured` measures routing, too.
 
     Each process takes the next run that no other is at work on, so more processes may join at any time by the same
-    call. Runs that have teachers wait for all those that have none.
+    call. Runs that have teachers come last, and only those whose teachers have weights by then.
     """
     for name in names:
         check_name("row", name, rows)
@@ -71,10 +77,27 @@ def train_missing(rows: Rows, names: Sequence[str], runs: Path, how: Training, *
     taught = [one for one in each if rows[one[0]].train.teachers]
     first = [one for one in each if one not in taught]
     work_together(partial(_train_free_runs, plan._replace(each=first), how), how.jobs)
-    if taught and all(plan.is_finished(*one) for one in first):
-        work_together(partial(_train_free_runs, plan._replace(each=taught), how), how.jobs)
-    if left := [f"{name}, seed {seed}" for name, seed in each if not plan.is_finished(name, seed)]:
-        print(f"left to other processes: {'; '.join(left)}. Ask again when they are done.", file=sys.stderr)
+    if ready := [one for one in taught if not plan.missing_teachers(*one)]:
+        work_together(partial(_train_free_runs, plan._replace(each=ready), how), how.jobs)
+    left = [one for one in each if not plan.is_finished(*one)]
+    if busy := [f"{name}, seed {seed}" for name, seed in left if not plan.missing_teachers(name, seed)]:
+        print(f"left to other processes: {'; '.join(busy)}. Ask again when they are done.", file=sys.stderr)
+    waiting = {f"{name}, seed {seed}": missing for name, seed in left if (missing := plan.missing_teachers(name, seed))}
+    if waiting:
+        teachers = list(dict.fromkeys(str(path) for missing in waiting.values() for path in missing))
+        print(f"not trained: {'; '.join(waiting)}. Ask again when there is {first_of(teachers)}.", file=sys.stderr)
+
+
+def lacking_teachers(rows: Rows, names: Sequence[str], runs: Path, how: Training) -> dict[str, list[Path]]:
+    """The teachers of the named rows, by row, that neither have weights nor are among the runs to be trained."""
+    plan = _Plan(rows, [(name, seed) for name in names for seed in how.seeds], runs, False, how.keep_failures)
+    missing = [one for one in plan.each if not plan.is_finished(*one)]
+    coming = {Path(os.path.normpath(run_folder(runs, *one))) for one in missing}
+    lacking: dict[str, list[Path]] = {}
+    for name, seed in missing:
+        if found := [path for path in plan.missing_teachers(name, seed) if coming.isdisjoint((path, path.parent))]:
+            lacking.setdefault(name, []).extend(found)
+    return lacking
 
 
 def _train_free_runs(plan: _Plan, how: Training, number: int, bar: Bar) -> None:

@@ -12,10 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from emcaps.config import DATASETS, RunConfig
+from emcaps.data.prepared import SIDE, Examples
 from emcaps.data.splits import load_split
 from emcaps.experiments.records import Record, Rows, mean_and_spread, read_records
 from emcaps.experiments.runner import Training, train_missing
@@ -27,6 +29,8 @@ Grid = Mapping[str, Sequence[str]]
 
 UNSAFE = re.compile(r"[^\w.+-]+")
 """What a folder's name should not have in it."""
+NO_VIEWS = Examples(np.empty((0, 2, SIDE, SIDE), np.uint8), np.empty(0, np.int16), elevation=np.empty(0, np.int16))
+"""Examples like those of toys and smallNORB: the sides, cameras and classes that a config must fit."""
 
 
 def run_sweep(
@@ -61,7 +65,8 @@ def sweep_rows(base: RunConfig, grid: Grid, name: str, data_folder: Path | None 
 
 def _filled_in(config: RunConfig, data_folder: Path | None) -> RunConfig:
     """The config as the run will write it down, with what it learns from its data."""
-    if config.data.dataset in DATASETS:
+    if config.data.dataset in DATASETS:  # whose images are known
+        check_fits(config, NO_VIEWS)
         return config
     examples = load_split(config.data, data_folder).train
     filled = fill_in(config, examples, data_folder)

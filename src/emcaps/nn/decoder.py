@@ -25,6 +25,7 @@ class Decoder(nn.Module):
 
     def __init__(self, classes: int, units: int, channels: int, side: int) -> None:
         super().__init__()
+        self.classes = classes
         self.shape = (channels, side, side)
         self.layers = nn.Sequential(
             nn.Linear(POSE * classes, units),
@@ -36,10 +37,24 @@ class Decoder(nn.Module):
 
     def forward(self, capsules: RoutingOutput, chosen: Tensor) -> Tensor:
         """Class capsules with poses (B, classes, 4, 4), and the number (B,) of the class to show."""
+        self._check_shapes(capsules.pose, chosen)
         pose = capsules.pose.flatten(2)
         mask = torch.zeros_like(pose[..., 0]).scatter(1, chosen[:, None], 1.0)
         images: Tensor = self.layers((pose * mask[..., None]).flatten(1)).unflatten(1, self.shape)
         return images
+
+    def _check_shapes(self, pose: Tensor, chosen: Tensor) -> None:
+        """Too few classes to show would leave the other images without a pose to draw them from."""
+        if pose.shape[1:] != (self.classes, 4, 4):
+            raise ValueError(
+                f"the decoder draws from poses (batch, {self.classes}, 4, 4), not {tuple(pose.shape)}: give it the "
+                "class capsules of the network that it was trained with"
+            )
+        if chosen.shape != pose.shape[:1]:
+            raise ValueError(
+                f"chosen must be the number of a class for each of the {len(pose)} poses, not {tuple(chosen.shape)}: "
+                f"to show one class of all, expand its number to ({len(pose)},)"
+            )
 
 
 def decoder_parameters(classes: int, units: int, channels: int, side: int) -> int:

@@ -21,22 +21,25 @@ TINY = 1e-12
 MOST_CLASSES, MOST_ACTIVATIONS = 1024, 2**20
 """Beyond these, one program of a kernel would take longer than many launches."""
 
+Weight = float | Tensor | None
+"""What each example's part of a loss is multiplied by: a number for all of them, or a tensor (B,)."""
 
-def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weight: Tensor | None = None) -> Tensor:
+
+def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weight: Weight = None) -> Tensor:
     """Every wrong class should stay `margin` below the right one: squared shortfalls, summed, mean over the batch.
 
     The margin may be a tensor of no dims, so that it can change between replays of a CUDA graph. In all losses a
-    weight (B,) multiplies each example's part of the mean.
+    weight, a number or (B,), multiplies each example's part of the mean.
     """
     return _loss("spread", activation, target, weight, margin)
 
 
-def margin_loss(activation: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+def margin_loss(activation: Tensor, target: Tensor, weight: Weight = None) -> Tensor:
     """Sabour et al. (2017): the right class above 0.9, wrong ones below 0.1, which count half."""
     return _loss("margin", activation, target, weight)
 
 
-def cross_entropy_loss(activation: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+def cross_entropy_loss(activation: Tensor, target: Tensor, weight: Weight = None) -> Tensor:
     """Minus the logarithm of the right class's share of all activation."""
     return _loss("cross_entropy", activation, target, weight)
 
@@ -48,7 +51,7 @@ def right_answers(activation: Tensor, target: Tensor) -> Tensor:
     return (activation.argmax(-1) == target).sum(dtype=torch.float32)
 
 
-def _loss(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor = 0.0) -> Tensor:
+def _loss(kind: str, activation: Tensor, target: Tensor, weight: Weight, margin: float | Tensor = 0.0) -> Tensor:
     if not _fits_kernel(activation, target, weight, margin):
         return _by_formula(kind, activation, target, weight, margin)
     if torch.is_grad_enabled() and activation.requires_grad:
@@ -57,7 +60,7 @@ def _loss(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, 
     return _in_one_kernel(kind, activation, target, weight, margin)[0]
 
 
-def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> Tensor:
+def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Weight, margin: float | Tensor) -> Tensor:
     _check_shapes(activation, target, weight)
     if kind == "spread":
         losses = _spread_losses(activation, target, margin)
@@ -66,7 +69,7 @@ def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Tensor | 
     return losses.mean() if weight is None else (losses * weight).mean()
 
 
-def _check_shapes(activation: Tensor, target: Tensor, weight: Tensor | None) -> None:
+def _check_shapes(activation: Tensor, target: Tensor, weight: Weight) -> None:
     """Broadcasting would give a number, and a wrong one."""
     if activation.dim() != 2:
         raise ValueError(f"activation must be (batch, classes), not {tuple(activation.shape)}")
@@ -97,7 +100,7 @@ def _cross_entropy_losses(activation: Tensor, target: Tensor) -> Tensor:
     return (activation.sum(1) + TINY).log() - (right + TINY).log()
 
 
-def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor) -> bool:
+def _fits_kernel(activation: Tensor, target: Tensor, weight: Weight, margin: float | Tensor) -> bool:
     """Whether the kernel can compute this loss, and does so faster. What is wrong with inputs the formulas say."""
     constants = [tensor for tensor in (weight, margin) if isinstance(tensor, Tensor)]
     tensors = activation, target, *constants
@@ -112,7 +115,7 @@ def _fits_kernel(activation: Tensor, target: Tensor, weight: Tensor | None, marg
         and 0 < activation.shape[1] <= MOST_CLASSES
         and 0 < activation.numel() <= MOST_ACTIVATIONS
         and target.shape == activation.shape[:1]
-        and (weight is None or weight.shape == target.shape)
+        and (weight is None or (isinstance(weight, Tensor) and weight.shape == target.shape))
         and (not isinstance(margin, Tensor) or margin.dim() == 0)
         and activation.dtype == torch.float32
         and target.dtype == torch.int64
@@ -125,7 +128,7 @@ def _in_one_kernel(
     kind: str,
     activation: Tensor,
     target: Tensor,
-    weight: Tensor | None = None,
+    weight: Weight = None,
     margin: float | Tensor = 0.0,
     with_gradient: bool = False,
 ) -> tuple[Tensor, Any]:
@@ -142,7 +145,7 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kind: str, activation: Tensor, target: Tensor, weight: Tensor | None, margin: float | Tensor
+        ctx: Any, kind: str, activation: Tensor, target: Tensor, weight: Weight, margin: float | Tensor
     ) -> Tensor:
         loss, gradient = _in_one_kernel(kind, activation, target, weight, margin, with_gradient=True)
         ctx.kind, ctx.margin = kind, None if isinstance(margin, Tensor) else margin

@@ -7,6 +7,7 @@ number. Images may have any number of channels, and any size into which the wind
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Self, cast
 
 import torch
@@ -193,6 +194,7 @@ def remove_decoder(network: nn.Module, config: RunConfig) -> RunConfig:
     """Remove the decoder from this network, since no answer needs it, and give the config of what is left."""
     if isinstance(network, MatrixCapsNet):
         network.decoder = None
+        network.config = dataclasses.replace(network.config, decoder=0)
     return config.override({"network.decoder": 0, "train.reconstruction": TrainConfig.reconstruction})
 
 

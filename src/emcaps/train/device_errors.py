@@ -134,11 +134,10 @@ def _fits(step: TrainingStep, size: int) -> bool:
             examples = step.examples[:size]
             others = step.images[examples] if step.counterparts is not None else None
             crops = augment(step.images[examples], config.data, step.generator, others)
-            with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.train.autocast == "bfloat16"):
-                labels = step.labels[examples]
-                mixed = Mixed(crops.new_ones(size), labels) if config.train.mixup else None
-                answer = mean_answer(step.teachers, crops)
-                training_loss(step.network, crops, labels, config.train, step.margin, mixed, answer)[1].backward()
+            labels = step.labels[examples]
+            mixed = Mixed(crops.new_ones(size), labels) if config.train.mixup else None
+            answer = mean_answer(step.teachers, crops)
+            training_loss(step.network, crops, labels, config.train, step.margin, mixed, answer)[1].backward()
             # The optimiser's two moments and what it computes between, of every parameter.
             spare = [torch.empty_like(value) for value in step.network.parameters() for _ in range(3)]
             del spare

@@ -38,8 +38,9 @@ from emcaps.train.teachers import load_teachers, teacher_fingerprints
 from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
-MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints")
-"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept."""
+MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers")
+"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept, and
+where its teachers lie, which stay the same ones."""
 
 
 class Progress(NamedTuple):
@@ -94,13 +95,8 @@ def train(
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
-    teachers = load_teachers(config, folder, place)
-    seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)} | teacher_fingerprints(config, folder)
-    if distributed.from_main((config, seen)) != (config, seen):
-        raise ValueError(
-            f"process {distributed.rank()} has other settings, images or teachers than process 0: start all processes "
-            "of a run with the same options and the same data"
-        )
+    teachers = [] if resume else load_teachers(config, folder, place)  # before the folder of a new run is made
+    seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume and main:
         folders.read_config(folder)  # before the lock, which would make a missing folder
 
@@ -114,6 +110,14 @@ def train(
     ):
         saved = distributed.from_main(_saved_state(folder, config) if resume and main else None)
         first = saved.step if saved else 0
+        if first < config.train.steps:  # else there is nothing left to learn, and teachers need not be there
+            teachers = teachers or load_teachers(config, folder, place)
+            seen |= teacher_fingerprints(config, folder)
+        if distributed.from_main((config, seen)) != (config, seen):
+            raise ValueError(
+                f"process {distributed.rank()} has other settings, images or teachers than process 0: start all "
+                "processes of a run with the same options and the same data"
+            )
         network = start_network(config, images)
         optimiser = make_optimiser(network, config.train)
         sums = make_sums(place)
@@ -285,7 +289,8 @@ def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | No
     if not _may_resume(config, folders.read_config(folder)):
         raise ValueError(
             f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{', '.join(MAY_CHANGE)} may change, and steps not with a cosine learning rate or train.average"
+            f"{', '.join(MAY_CHANGE)} may change, steps not with a cosine learning rate or train.average, and "
+            "teachers only in where they lie"
         )
     saved = checkpoints.load_newest(folder / folders.CHECKPOINT)
     if saved is None:
@@ -320,6 +325,8 @@ def _may_resume(config: RunConfig, before: RunConfig) -> bool:
     # A cosine, and what is averaged, depend on the number of all steps.
     if config.train.learning_rate_schedule != "cosine" and not config.train.average:
         changed["train.steps"] = before.train.steps
+    if len(config.train.teachers) == len(before.train.teachers):  # their weights are compared when they are loaded
+        changed["train.teachers"] = before.train.teachers
     return config.override(changed) == before
 
 

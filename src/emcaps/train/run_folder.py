@@ -47,7 +47,7 @@ MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "fail
 VIEWPOINTS = "viewpoints.json"
 LOCK = ".lock"
 TEACHER = "teacher "
-"""What the fingerprint of a teacher's weights is filed under, before the teacher's name."""
+"""What the fingerprint of a teacher's weights is filed under, before the teacher's number."""
 HAS_LOCKS = fcntl is not None
 OF_LAST_WEIGHTS = "accuracy_of_last_weights"
 """The last row of the metrics of a run with train.average has this, too, for each part that is tested: the accuracy
@@ -87,12 +87,20 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
 
 
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
-    """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation."""
+    """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation.
+
+    `data` holds the fingerprint of each part and, if there is anything left to learn, those of the teachers.
+    """
     found = read_environment(folder)
     seen = found.get("data", data)
-    if changed := [name for name in data if name.startswith(TEACHER) and seen.get(name) != data[name]]:
-        raise ValueError(f"the run in {folder} had another {changed[0]}, whose weights have changed: restore them")
-    if seen != data:
+    changed = [name for name in data if seen.get(name) != data[name]]
+    if teachers := [name for name in changed if name.startswith(TEACHER)]:
+        raise ValueError(
+            f"the run in {folder} had another {teachers[0]}, whose weights were not those of "
+            f"{config.train.teachers[int(teachers[0].removeprefix(TEACHER)) - 1]}: restore them, or name all teachers "
+            "where they lie now by --teacher, in the same order"
+        )
+    if changed:
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )

@@ -10,6 +10,8 @@ Dims: B batch; C channels; images uint8 (N, C, H, W) of the whole split live on 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -164,8 +166,7 @@ def train_step(
     `answer` (B, classes) is that of its teachers, if there are any. Several processes make the same update, from all
     their crops, and get the loss and the right answers of all.
     """
-    with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
-        output, loss = training_loss(network, crops, labels, config, margin, mixed, answer)
+    output, loss = training_loss(network, crops, labels, config, margin, mixed, answer)
     optimiser.zero_grad()
     loss.backward()
     right = right_answers(class_scores(output).detach(), labels)
@@ -183,18 +184,21 @@ def training_loss(
     mixed: Mixed | None = None,
     answer: Tensor | None = None,
 ) -> tuple[RoutingOutput | Tensor, Tensor]:
-    """The network's output for crops, and what it is trained to lower. A mixed crop counts for both of its images."""
-    output = network(crops)
-    loss = loss_of(output, labels, config, margin, mixed.own if mixed else None)
+    """The network's output for crops, and what it is trained to lower. A mixed crop counts for both of its images.
+
+    With config.autocast this, and nothing else of a step, runs under torch.autocast: teachers answer in float32.
+    """
+    parts: list[tuple[Tensor, Tensor | None]] = [(labels, None)]
     if mixed is not None:
-        loss = loss + loss_of(output, mixed.neighbours, config, margin, 1 - mixed.own)
-    if (decoder := getattr(network, "decoder", None)) is not None:
-        drawn = reconstruction_loss(decoder(output, labels), crops, mixed.own if mixed else None)
-        if mixed is not None:
-            drawn = drawn + reconstruction_loss(decoder(output, mixed.neighbours), crops, 1 - mixed.own)
-        loss = loss + config.reconstruction * drawn
-    if answer is not None:
-        loss = loss + config.teaching * teaching_loss(output, answer)
+        parts = [(labels, mixed.own), (mixed.neighbours, 1 - mixed.own)]
+    with torch.autocast(crops.device.type, dtype=torch.bfloat16, enabled=config.autocast == "bfloat16"):
+        output = network(crops)
+        loss = reduce(add, [loss_of(output, target, config, margin, share) for target, share in parts])
+        if (decoder := getattr(network, "decoder", None)) is not None:
+            drawn = [reconstruction_loss(decoder(output, target), crops, share) for target, share in parts]
+            loss = loss + config.reconstruction * reduce(add, drawn)
+        if answer is not None:
+            loss = loss + config.teaching * teaching_loss(output, answer)
     return output, loss
 
 
