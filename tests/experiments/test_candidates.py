@@ -1,13 +1,15 @@
 """Changes to the recipe: what each row trains on, and what counts as a gain."""
 
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
+from emcaps.config import preset
 from emcaps.data.splits import VALIDATIONS
 from emcaps.experiments import candidates, table2, viewpoints
-from emcaps.experiments.candidates import AVERAGE, CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, row_name
+from emcaps.experiments.candidates import AVERAGE, CHANGES, FOLDS, RECIPES, ROWS, UNCHANGED, change_settings, row_name
 from emcaps.experiments.records import Record
 from emcaps.experiments.runner import Training
 from experiments.short_rows import ROWS as SHORT_ROWS
@@ -28,14 +30,24 @@ def test_candidates_never_open_the_test_set_and_use_every_fold(recipe):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_an_unchanged_candidate_is_the_best_row_but_for_its_length_and_average(recipe):
     tested = table2.ROWS | viewpoints.rows_on("smallnorb")
+    tested["best-tiny-stereo-it2"] = dataclasses.replace(tested["best-stereo-it2"], network=preset("tiny").network)
     best = tested[f"best-{recipe}"].override({"train.average": AVERAGE})
-    for change, settings in CHANGES.items():
-        row = ROWS[row_name(recipe, change, 3)]
-        teachers = [f"../../{recipe}-unchanged-fold3/seed{seed}" for seed in (0, 1)] if change == "taught" else []
-        assert row == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings | {"train.teachers": teachers})
-    same = {f"train.{key}": getattr(best.train, key) for key in ("steps", "margin_steps", "eval_every")}
+    for change in CHANGES:
+        settings = change_settings(recipe, change, 3)
+        assert (not settings) == (change == UNCHANGED)
+        assert ROWS[row_name(recipe, change, 3)] == ROWS[row_name(recipe, UNCHANGED, 3)].override(settings)
+    same = {f"train.{key}": getattr(best.train, key) for key in ("steps", "margin_steps", "eval_every", "batch_size")}
     assert ROWS[row_name(recipe, UNCHANGED, 0)].override(same | {"data.split": best.data.split}) == best
     assert all(2 * config.train.margin_steps == config.train.steps for config in ROWS.values())
+
+
+@pytest.mark.parametrize(("recipe", "steps", "batch"), [("mono-it2", 18_000, 64), ("tiny-stereo-it2", 6000, 16)])
+def test_some_changes_depend_on_the_recipe(recipe, steps, batch):
+    unchanged, slow, long, taught = (
+        ROWS[row_name(recipe, change, 3)].train for change in (UNCHANGED, "slow-decay", "long", "taught")
+    )
+    assert (unchanged.steps, unchanged.batch_size, slow.decay_steps, long.steps) == (steps, batch, steps, 2 * steps)
+    assert taught.teachers == tuple(f"../../{recipe}-unchanged-fold3/seed{seed}" for seed in (0, 1))
 
 
 def test_a_gain_is_over_the_unchanged_run_of_the_same_fold_and_seed():

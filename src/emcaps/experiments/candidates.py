@@ -9,10 +9,13 @@ folds.
 
 All runs average their weights (train.average), which changes nothing about how they train: the accuracy of a run's
 last weights is that of the same run without it.
+
+One recipe is for a CPU, at a minute or two a run: the tiny network, with fewer and smaller steps.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import sys
@@ -23,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from emcaps.config import RunConfig
+from emcaps.config import RunConfig, preset
 from emcaps.experiments import table2, viewpoints
 from emcaps.experiments.records import Record, finished, runs_link
 from emcaps.experiments.runner import Training, lacking_teachers, train_missing
@@ -32,18 +35,24 @@ from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 
 STEPS = 18_000
+QUICK, QUICK_STEPS = "tiny-stereo-it2", 6000
+"""The recipe for a CPU."""
 AVERAGE = 0.25
 FOLDS = range(5)
 UNCHANGED = "unchanged"
 RECIPES = (
     *("mono-it2", "mono-it3", "stereo-it2", "stereo-it3", "full-stereo-it2"),
     *("azimuth-small-it2", "elevation-small-it2"),
+    QUICK,
 )
 """The recipes, by the rows "best" of Table 2 and of new viewpoints."""
 BEST = table2.ROWS | viewpoints.rows_on("smallnorb", validation=True)
+BEST[f"best-{QUICK}"] = dataclasses.replace(BEST["best-stereo-it2"], network=preset("tiny").network).override(
+    {"train.batch_size": 16}
+)
 CHANGES: dict[str, dict[str, Any]] = {
     UNCHANGED: {},
-    "slow-decay": table2.averaged(STEPS),
+    "slow-decay": {},
     "beta-a-50": {"train.beta_rate": 1.0, "train.beta_a_rate": 50.0},  # about as in the code of Hinton et al.
     "dropout": {"network.dropout": 0.5},
     "decoder": {"network.decoder": 512},  # as large as that of Sabour et al. (2017)
@@ -59,9 +68,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "narrow-shift": {"data.max_shift": 2},
     "little-mixing": {"train.mixup": 0.25},
     "no-mixing": {"train.mixup": 0.0},
-    "long": {"train.steps": 2 * STEPS, "train.margin_steps": STEPS},
+    "long": {},
     "taught": {},  # by the unchanged runs of the same fold
 }
+"""Where nothing is said of a change, `change_settings` does, since it depends on the recipe."""
 TEACHING_SEEDS = (0, 1)
 """The seeds of the unchanged runs that teach."""
 
@@ -71,13 +81,32 @@ def row_name(recipe: str, change: str, fold: int) -> str:
 
 
 def _config(recipe: str, change: str, fold: int) -> RunConfig:
-    length = {"train.steps": STEPS, "train.margin_steps": STEPS // 2, "train.eval_every": 0}
     best = BEST[f"best-{recipe}"]
     split = "validation" if best.data.split == "standard" else best.data.split
     held_out = {"data.split": split, "data.fold": fold}
-    teachers = [f"../../{row_name(recipe, UNCHANGED, fold)}/seed{seed}" for seed in TEACHING_SEEDS]
-    taught = {"train.teachers": teachers if change == "taught" else []}
-    return best.override(length | held_out | {"train.average": AVERAGE} | taught | CHANGES[change])
+    return best.override(
+        _length(_steps(recipe)) | {"train.eval_every": 0, "train.average": AVERAGE} | held_out
+    ).override(change_settings(recipe, change, fold))
+
+
+def change_settings(recipe: str, change: str, fold: int) -> dict[str, Any]:
+    """The settings in which a changed run differs from the unchanged one of its fold."""
+    if change == "slow-decay":
+        return table2.averaged(_steps(recipe))
+    if change == "long":
+        return _length(2 * _steps(recipe))
+    if change == "taught":
+        unchanged = row_name(recipe, UNCHANGED, fold)
+        return {"train.teachers": [f"../../{unchanged}/seed{seed}" for seed in TEACHING_SEEDS]}
+    return CHANGES[change]
+
+
+def _steps(recipe: str) -> int:
+    return QUICK_STEPS if recipe == QUICK else STEPS
+
+
+def _length(steps: int) -> dict[str, Any]:
+    return {"train.steps": steps, "train.margin_steps": steps // 2}
 
 
 ROWS: dict[str, RunConfig] = {
