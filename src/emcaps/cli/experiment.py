@@ -147,16 +147,22 @@ def pitfalls(
 
 @experiment_app.command(
     epilog=examples(
+        "emcaps experiment ablations",
         "emcaps experiment ablations --train --runs runs/ablations --seeds 1",
         "emcaps experiment ablations --train --network small --data smallnorb --runs runs/ablations-small --jobs 4",
     )
 )
 def ablations(
-    runs: RunsOption = Path("results/ablations"),
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs (default: results/ablations-NETWORK, the recorded ones).")
+    ] = None,
     network: Annotated[
         str, typer.Option(help="tiny, for minutes on a CPU, or small, for a GPU and the whole of smallNORB.")
     ] = "tiny",
-    data: DataOption = "toys",
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"Data set: {' or '.join(DATASETS)} (default: toys; without --runs smallnorb, as recorded)."),
+    ] = None,
     rows: Annotated[
         list[str] | None, typer.Option("--row", help="Only this row, as it3-margin; may be repeated.")
     ] = None,
@@ -171,8 +177,9 @@ def ablations(
     from emcaps.experiments.ablations import run_ablations
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)
+    data = data or ("toys" if runs else "smallnorb")
     with interruption(RESUMES):
-        run_ablations(runs, wide_console(), data, network, rows, train=how)
+        run_ablations(runs or Path(f"results/ablations-{network}"), wide_console(), data, network, rows, train=how)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
@@ -253,12 +260,12 @@ def choices(
 
 @experiment_app.command(
     epilog=examples(
+        "emcaps experiment candidates",
         "emcaps experiment candidates --train --runs runs/candidates --recipe stereo-it2 --change dropout",
-        "emcaps experiment candidates --runs runs/candidates",
     )
 )
 def candidates(
-    runs: RunsOption = Path("runs/candidates"),
+    runs: RunsOption = Path("results/candidates"),
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", help="Only this recipe, as mono-it2; may be repeated.")
     ] = None,
