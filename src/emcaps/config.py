@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from emcaps.config_rules import LARGEST_NUMBER, LARGEST_WHOLE, check_choices, check_numbers, check_sizes, parse, require
 from emcaps.files import parse_json
-from emcaps.names import check_name, unknown_name
+from emcaps.names import check_name, nearest
 
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
@@ -430,14 +430,16 @@ ELSEWHERE = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "bs
 
 
 def _unknown_setting(name: str) -> str:
-    """The message lists the settings of the section, if the name has one: all together are too many to read."""
+    """The message has one suggestion at most, from any section: all settings together are too many to read."""
     section, _, key = name.rpartition(".")
-    known = [setting for setting in _types() if not section or setting.startswith(f"{section}.")]
-    meant = next((setting for setting in known if setting.endswith(f".{ELSEWHERE.get(key)}")), None)
-    if meant is not None:
+    full_name = {setting.partition(".")[2]: setting for setting in _types()}
+    if (ours := full_name.get(ELSEWHERE.get(key, key))) is not None:
         batches = ", which counts batches" if key == "epochs" else ""
-        return f"unknown setting {name!r}: here it is called {meant}{batches}"
-    return unknown_name("setting", name, known or _types())
+        return f"unknown setting {name!r}: here it is called {ours}{batches}"
+    own = [known for known, setting in full_name.items() if setting.startswith(f"{section}.")]
+    meant = nearest(key, own) or nearest(key, full_name)
+    hint = f"did you mean {full_name[meant]!r}?" if meant else "`emcaps describe --settings` lists all settings"
+    return f"unknown setting {name!r}: {hint}"
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:
