@@ -64,7 +64,11 @@ def _options(
 
 # The commands, in the order in which the help lists them.
 app.command(
-    epilog=examples("emcaps describe small --stereo", "emcaps describe small --channels 3 --classes 10 --size 28")
+    epilog=examples(
+        "emcaps describe small --stereo",
+        "emcaps describe small --channels 3 --classes 10 --size 28",
+        "emcaps describe --settings",
+    )
 )(describe)
 app.command(
     epilog=examples(

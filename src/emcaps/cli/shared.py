@@ -24,7 +24,12 @@ FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
 ]
 SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other setting, of those that `emcaps describe --settings` lists; may be repeated.",
+    ),
 ]
 
 

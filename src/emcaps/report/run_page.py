@@ -18,7 +18,7 @@ from emcaps.report.html import Html, details, generator_mark, join, page, sectio
 from emcaps.report.inspection import MISTAKES, PICTURED, Inspection
 from emcaps.report.run_record import RunRecord
 from emcaps.report.run_sections import run_sections as sections_of
-from emcaps.report.run_sections import shown_value
+from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import MOST_LINES, STYLES, Line, Scale, legend, line_chart
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.version import __version__

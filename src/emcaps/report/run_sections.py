@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from emcaps.names import shown
 from emcaps.report.html import Html, cell, details, join, picture, section, table, tag
 from emcaps.report.inspection import Inspection, Mistake, RoutedPicture, layers_of, reduced
 from emcaps.report.run_record import RunRecord
+from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import Line, legend, line_chart
 from emcaps.report.tables import MOST_COLUMNS, MOST_ROWS
 from emcaps.train.evaluate import Evaluation, InstanceErrors
@@ -300,12 +299,3 @@ def _environment(record: RunRecord) -> list[Html]:
         else:
             rows.append([name, value if isinstance(value, str) else shown_value(value)])
     return [table("Versions, machine and data, as the run recorded them", ["what", "value"], rows, left=(0, 1))]
-
-
-def shown_value(value: object) -> str:
-    """A setting's value, at most one line long."""
-    if isinstance(value, str):
-        return value if len(value) <= 200 else shown(value)
-    if isinstance(value, tuple | list):
-        return shown(list(value)) if value else "none"
-    return "none" if value is None else json.dumps(value) if isinstance(value, bool | dict) else f"{value}"
