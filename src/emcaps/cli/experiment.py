@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import RESUMES, DeviceOption, FolderOption, examples, interruption, wide_console
+from emcaps.cli.shared import (
+    RESUMES,
+    DeviceOption,
+    FolderOption,
+    NetworkArgument,
+    NetworksArgument,
+    examples,
+    interruption,
+    wide_console,
+)
 from emcaps.config import DATASETS
 
 if TYPE_CHECKING:
@@ -195,13 +204,13 @@ def cost(
 
 
 @experiment_app.command(
-    epilog=examples("emcaps experiment inside small-stereo", "emcaps experiment inside RUN --json inside.json")
+    epilog=examples(
+        "emcaps experiment inside small-stereo",
+        "emcaps experiment inside runs/small-toys-mono-seed0 --json inside.json",
+    )
 )
 def inside(
-    run: Annotated[
-        str,
-        typer.Argument(help="A network that comes with emcaps, a run folder or a .safetensors file.", metavar="RUN"),
-    ],
+    run: NetworkArgument,
     json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -353,14 +362,11 @@ def viewpoints(
 @experiment_app.command(
     epilog=examples(
         "emcaps experiment poses small-stereo",
-        "emcaps experiment poses RUN OTHER_RUN --json poses.json --figures .",
+        "emcaps experiment poses runs/capsules runs/cnn --json poses.json --figures .",
     )
 )
 def poses(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="Networks that come with emcaps, run folders or .safetensors files.", metavar="RUN..."),
-    ],
+    names: NetworksArgument,
     images: Annotated[int, typer.Option(help="Read at most this many training and test images each.", min=1)] = 4000,
     json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
     figures: FiguresOption = None,
@@ -380,13 +386,7 @@ def poses(
     )
 )
 def attack(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Networks that come with emcaps, run folders or .safetensors files.",
-            metavar="RUN...",
-        ),
-    ],
+    runs: NetworksArgument,
     images: Annotated[int, typer.Option(help="How many test images.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Chooses images, random signs and random starts.", min=0)] = 0,
     epsilon: Annotated[

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 PRESET_NAMES = ", ".join(PRESETS)
 RESUMES = "what is done is saved, and the same command resumes it"
 
+NETWORKS = "small-stereo, small-mono, small-toys, full-stereo, which come with emcaps"
+
+NetworkArgument = Annotated[
+    str, typer.Argument(help=f"A run folder, a .safetensors file, or one of {NETWORKS}.", metavar="NETWORK")
+]
+NetworksArgument = Annotated[
+    list[str], typer.Argument(help=f"Run folders, .safetensors files, or some of {NETWORKS}.", metavar="NETWORK")
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")

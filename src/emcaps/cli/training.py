@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from emcaps.cli.shared import (
+    NETWORKS,
     PRESET_NAMES,
     DeviceOption,
     FolderOption,
@@ -49,7 +50,7 @@ def train(
             "--teacher",
             metavar="NETWORK",
             help="A trained network that the new one learns from, besides the labels: a run folder, a .safetensors "
-            "file or the name of a network that comes with the package; may be repeated.",
+            f"file, or one of {NETWORKS}; may be repeated.",
         ),
     ] = None,
     settings: SettingsOption = None,
