@@ -12,8 +12,22 @@ import time
 import pytest
 from commands import TINY
 
-from emcaps.config import RunConfig
+from emcaps.config import PRESETS, RunConfig
 from patterns import write_patterns
+
+
+def test_the_help_states_the_defaults_and_how_to_learn_from_a_teacher(emcaps):
+    out = " ".join(emcaps("train", "--help")[1].replace("│", "").split())
+    for text in (
+        "Training steps (default: 20,000).",
+        "(default: 64)",
+        "(default: 2)",
+        "(default: toys)",
+        "--teacher runs/",
+    ):
+        assert text in out
+    of_help = [(one.data, one.train.steps, one.train.batch_size, one.network.iterations) for one in PRESETS.values()]
+    assert len(set(of_help)) == 1, "what the help says of presets holds for all"
 
 
 def test_runs_on_a_disk_that_is_not_there(emcaps, tmp_path):

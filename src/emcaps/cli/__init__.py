@@ -75,6 +75,7 @@ app.command(
         "emcaps train small --data smallnorb --stereo --steps 20000",
         "emcaps train small --data pictures/",
         "emcaps train tiny --set train.learning_rate=1e-3",
+        "emcaps train tiny --teacher runs/small-toys-mono-seed0 --teacher runs/small-toys-mono-seed1",
         "emcaps train --config runs/small-toys-mono-seed0/config.json --seed 1",
         "emcaps train --resume runs/small-toys-mono-seed0",
     )

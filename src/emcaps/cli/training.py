@@ -15,14 +15,21 @@ import typer
 from emcaps.cli.shared import (
     NETWORKS,
     PRESET_NAMES,
+    BatchSizeOption,
+    DatasetOption,
     DeviceOption,
     FolderOption,
+    IterationsOption,
     SettingsOption,
+    SplitOption,
+    StepsOption,
+    StereoOption,
     assignments,
     process,
+    shortcuts,
     show_evaluations,
 )
-from emcaps.config import DATASETS, PLAIN_DATASETS, SPLITS, RunConfig, preset
+from emcaps.config import DATASETS, RunConfig, TrainConfig, preset
 from emcaps.files import FULL, open_regular, parse_json
 
 CONFIG_FILE = "config.json"
@@ -31,19 +38,15 @@ CONFIG_FILE = "config.json"
 
 def train(
     name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join((*DATASETS, *PLAIN_DATASETS))}, the name of an imported set, a folder of class "
-            "subfolders with pictures, or an .npz file of images and labels."
-        ),
+    data: DatasetOption = None,
+    split: SplitOption = None,
+    stereo: StereoOption = False,
+    iterations: IterationsOption = None,
+    steps: StepsOption = None,
+    batch_size: BatchSizeOption = None,
+    seed: Annotated[
+        int | None, typer.Option(help=f"Seed of every random choice (default: {TrainConfig.seed}).")
     ] = None,
-    split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
-    stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
-    iterations: Annotated[int | None, typer.Option(help="Routing iterations.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     teachers: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,8 +61,8 @@ def train(
         Path | None,
         typer.Option(
             "--config",
-            help="JSON file of settings instead of a PRESET: a run's config.json, or part of one. Other options and "
-            "--set change what it says.",
+            help="JSON file of settings instead of a PRESET: a run's config.json, or part of one. What it says is then "
+            "the default of the other options.",
         ),
     ] = None,
     run: Annotated[
@@ -83,16 +86,8 @@ def train(
     folder: FolderOption = None,
 ) -> None:
     """Train a network. Ctrl-C saves; --resume then gives the numbers that an uninterrupted run would have given."""
-    changes: dict[str, Any] = {
-        "data.dataset": data,
-        "data.split": split,
-        "data.view": "stereo" if stereo else None,
-        "network.iterations": iterations,
-        "train.steps": steps,
-        "train.batch_size": batch_size,
-        "train.seed": seed,
-    }
-    changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
+    changes = shortcuts(data, split, stereo, iterations, steps, batch_size)
+    changes |= ({} if seed is None else {"train.seed": seed}) | assignments(settings or [])
     if teachers:
         changes["train.teachers"] = _found(teachers)
     main = process()[0] == 0  # of several processes, the one that writes and prints
