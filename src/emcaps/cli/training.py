@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from emcaps.cli.shared import (
 )
 from emcaps.config import DATASETS, RunConfig, TrainConfig, preset
 from emcaps.files import FULL, open_regular, parse_json
+
+if TYPE_CHECKING:
+    from emcaps.train import Progress
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -105,13 +108,10 @@ def train(
         run = run or Path("runs")  # the others write nothing
         config = config.override({"train.teachers": [os.path.relpath(path, run) for path in config.train.teachers]})
 
-    from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
 
-    if main:
-        print(f"run: {run}", flush=True)
     command = _resume_command(run, folder, device, tensorboard)
-    bar = training_bar("training", config.train.steps) if main else nullcontext()
+    bar = _naming_bar(run, config.train.steps) if main else nullcontext()
     with cleaning, _advising(run, command), bar as on_progress:
         result = train_network(
             config,
@@ -234,6 +234,24 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
             return candidate
         except FileExistsError:
             candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
+
+
+@contextmanager
+def _naming_bar(run: Path, steps: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar of steps. Before it appears the run's folder is printed: by then no check can refuse the run any more."""
+    from emcaps.report.progress import training_bar
+
+    with training_bar("training", steps) as show:
+        named = False
+
+        def on_progress(progress: Progress) -> None:
+            nonlocal named
+            if not named:
+                print(f"run: {run}", flush=True)
+                named = True
+            show(progress)
+
+        yield on_progress
 
 
 @contextmanager
