@@ -15,6 +15,7 @@ from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import Line, legend, line_chart
 from emcaps.report.tables import MOST_COLUMNS, MOST_ROWS
 from emcaps.train.evaluate import Evaluation, InstanceErrors
+from emcaps.train.run_folder import TEACHER
 
 STYLE = """
 .gallery { list-style: none; padding: 0; display: grid; gap: 1rem;
@@ -295,7 +296,11 @@ def _environment(record: RunRecord) -> list[Html]:
             steps = [str(one.get("step", "?")) for one in value if isinstance(one, dict)]
             rows.append(["resumed", f"{len(value)} times, from step {', '.join(steps)}"])
         elif name == "data" and isinstance(value, dict):
-            rows += [[f"SHA-256 of the {part} images", tag("code", digest)] for part, digest in value.items()]
+            rows += [[f"SHA-256 of {_hashed(part)}", tag("code", digest)] for part, digest in value.items()]
         else:
             rows.append([name, value if isinstance(value, str) else shown_value(value)])
     return [table("Versions, machine and data, as the run recorded them", ["what", "value"], rows, left=(0, 1))]
+
+
+def _hashed(part: str) -> str:
+    return f"the weights of {part}" if part.startswith(TEACHER) else f"the {part} images"
