@@ -188,7 +188,7 @@ def test_mistakes_are_told_in_one_line(emcaps, tmp_path, pictures, arguments, me
 
 def test_without_pillow_a_line_says_how_to_get_it(emcaps, pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "pip install 'emcaps[images]'" in emcaps("train", "tiny", "--data", pictures)[2]
+    assert "pip install pillow" in emcaps("train", "tiny", "--data", pictures)[2]
 
 
 def test_a_built_in_set_is_fetched_from_a_folder(emcaps, tmp_path):
