@@ -5,6 +5,10 @@
 #
 # PICTURES has a subfolder of PNG or JPEG pictures for each class. A fifth of them is held out for testing.
 set -euo pipefail
+if [ $# = 0 ]; then
+    echo "usage: $0 PICTURES [STEPS] [PRESET]; PICTURES has a subfolder of PNG or JPEG pictures for each class" >&2
+    exit 2
+fi
 pictures=$1 steps=${2:-2000} preset=${3:-small}
 
 # Resize every picture to 32x32 once, and print how many there are of each class.

@@ -21,7 +21,7 @@ from emcaps.config_rules import (
     require,
 )
 from emcaps.files import parse_json
-from emcaps.names import check_name, unknown_name
+from emcaps.names import check_name, nearest
 
 NetworkKind = Literal["capsules", "cnn"]
 DataScaling = Literal["mean", "none"]
@@ -106,6 +106,7 @@ class NetworkConfig:
     conv2_types: int = 16
     """D: capsule types of the second convolutional capsule layer."""
     classes: int = 5
+    """How many classes the network tells apart; a run takes the number from its data."""
     iterations: int = 2
     """Routing iterations of every routed layer."""
     final_lambda: float = 1.0
@@ -117,15 +118,16 @@ class NetworkConfig:
     competition: Competition = "all"
     """"all" lets every parent of a child compete; "types" only those at one position (pitfall 3)."""
     weight_identity: float = 1.0
+    """Training starts from matrices of this times the identity, plus noise."""
     weight_noise: float = 0.05
-    """Training starts from matrices of weight_identity times the identity plus Gaussian noise of this size."""
+    """Training starts from matrices with Gaussian noise of this size."""
     betas: StartingBetas = "zero"
     """The betas start at "zero", or are chosen on the first images so that parents start "half_active"."""
     pose_scale: float = 0.0
     """Above 0, the poses that a layer reads are divided by their root mean square and multiplied by a learned gain,
     which starts at this value. Beside the variance floor this sets how soft the E-step is."""
     class_scale: float = 0.0
-    """Where that gain starts for the class layer; 0 means at pose_scale, as for the other layers."""
+    """Where the gain of pose_scale starts for the class layer; 0 means at pose_scale, as for the other layers."""
     input: NetworkInput = "auto"
     """"standardised" brings each image to mean 0 and standard deviation 1 inside the network, so that it may be uint8
     or have any scale and offset; "as_given" leaves that to the caller; "auto" is the first, but in a run the second."""
@@ -247,8 +249,9 @@ class DataConfig:
     brightness: float = 0.5
     """Training images are shifted by up to this much, in what standardise makes 1; with "background" 0 suits best."""
     contrast_low: float = 0.5
+    """The contrast of training images is multiplied by a factor between this and contrast_high."""
     contrast_high: float = 1.5
-    """The contrast of training images is multiplied by a factor between these two."""
+    """The contrast of training images is multiplied by a factor between contrast_low and this."""
     splice: float = 0.0
     """For this share of the training images, a random line is drawn, and beyond it they show another image of their
     category from the same viewpoint in the same light, by the labels of both. It is drawn from all instances, so now
@@ -290,14 +293,21 @@ class TrainConfig:
     """How a network is trained: with the paper's loss and schedules unless told otherwise."""
 
     steps: int = 20_000
+    """Training steps, each with one batch."""
     batch_size: int = 64
+    """Images in a step; in stereo, pairs of images."""
     loss: Loss = "spread"
+    """"spread" is the paper's loss, "margin" that of Sabour et al. (2017); "cross_entropy" compares each class's share
+    of all activation, and is what the CNN takes."""
     learning_rate: float = 3e-3
+    """Adam's learning rate, before the schedule changes it."""
     learning_rate_schedule: LearningRateSchedule = "exponential"
     """"exponential" multiplies the learning rate by decay_rate every decay_steps steps, smoothly; "cosine" takes it
     from learning_rate to 0 at the last step, without these two settings."""
     decay_rate: float = 0.96
+    """The exponential schedule multiplies the learning rate by this every decay_steps steps."""
     decay_steps: int = 2000
+    """The exponential schedule multiplies the learning rate by decay_rate every so many steps."""
     warmup_steps: int = 0
     """The learning rate rises from 0 over these first steps."""
     beta_rate: float = 1.0
@@ -308,9 +318,11 @@ class TrainConfig:
     """How the spread loss's margin rises: "sigmoid" is 0.2 + 0.79 sigmoid(min(10, step / margin_steps - 4)); "linear"
     goes from 0.2 to 0.9 over margin_steps steps."""
     margin_steps: int = 50_000
+    """How slowly the margin rises, in the terms of margin_schedule."""
     mixup: float = 0.0
     """Up to this share of another image of the batch, and of its label, is mixed into each training image."""
     weight_decay: float = 2e-7
+    """Adam's weight decay: this times each weight is added to its gradient."""
     reconstruction: float = 0.1
     """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss. The
     capsule of each class that a crop is mixed from draws the whole crop, and counts by its share."""
@@ -325,6 +337,7 @@ class TrainConfig:
     steps; 0 takes those after the last step. The last row of the metrics has the accuracy of those, too. What looks at
     the routing meanwhile (watch) sees the trained weights."""
     seed: int = 0
+    """Seed of every random choice."""
     log_every: int = 50
     """Steps between rows of metrics.jsonl."""
     checkpoint_every: int = 500
@@ -441,14 +454,16 @@ ELSEWHERE = {"lr": "learning_rate", "epochs": "steps", "max_steps": "steps", "bs
 
 
 def _unknown_setting(name: str) -> str:
-    """The message lists the settings of the section, if the name has one: all together are too many to read."""
+    """The message has one suggestion at most, from any section: all settings together are too many to read."""
     section, _, key = name.rpartition(".")
-    known = [setting for setting in _types() if not section or setting.startswith(f"{section}.")]
-    meant = next((setting for setting in known if setting.endswith(f".{ELSEWHERE.get(key)}")), None)
-    if meant is not None:
+    full_name = {setting.partition(".")[2]: setting for setting in _types()}
+    if (ours := full_name.get(ELSEWHERE.get(key, key))) is not None:
         batches = ", which counts batches" if key == "epochs" else ""
-        return f"unknown setting {name!r}: here it is called {meant}{batches}"
-    return unknown_name("setting", name, known or _types())
+        return f"unknown setting {name!r}: here it is called {ours}{batches}"
+    own = [known for known, setting in full_name.items() if setting.startswith(f"{section}.")]
+    meant = nearest(key, own) or nearest(key, full_name)
+    hint = f"did you mean {full_name[meant]!r}?" if meant else "`emcaps describe --settings` lists all settings"
+    return f"unknown setting {name!r}: {hint}"
 
 
 def _with_new_names(assignments: dict[str, Any]) -> dict[str, Any]:

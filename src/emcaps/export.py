@@ -113,7 +113,7 @@ def check_torch() -> None:
 def check_onnx_packages() -> None:
     missing = [package for package in ONNX_PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
-        raise ValueError(f"ONNX files need {', '.join(missing)}, not installed here: pip install 'emcaps[onnx]'")
+        raise ValueError(f"ONNX files need {', '.join(missing)}, not installed here: pip install {' '.join(missing)}")
 
 
 def describe(config: RunConfig, step: int, images: Tensor, outputs: list[str]) -> dict[str, Any]:

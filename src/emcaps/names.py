@@ -18,9 +18,14 @@ def shown(value: object) -> str:
 def unknown_name(what: str, given: object, allowed: Iterable[str]) -> str:
     """A one-line message such as "unknown preset 'smal': did you mean 'small'? (allowed: cnn, full, small, tiny)"."""
     options = list(allowed)
-    nearest = difflib.get_close_matches(given, options, n=1) if isinstance(given, str) else []
-    hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    meant = nearest(given, options) if isinstance(given, str) else None
+    hint = f": did you mean {meant!r}?" if meant else ""
     return f"unknown {what} {shown(given)}{hint} (allowed: {', '.join(options)})"
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that is most like the given one; None if none is."""
+    return next(iter(difflib.get_close_matches(given, list(allowed), n=1)), None)
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:

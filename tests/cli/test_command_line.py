@@ -69,6 +69,33 @@ def test_every_help_has_an_example(emcaps, command):
     assert f"emcaps {command}" in out
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("eval", "NETWORK"),
+        ("predict", "NETWORK FILE..."),
+        ("explore", "NETWORK IMAGE..."),
+        ("export", "NETWORK"),
+        ("experiment inside", "NETWORK"),
+        ("experiment poses", "NETWORK..."),
+        ("experiment attack", "NETWORK..."),
+        ("data import", "SOURCE"),
+        ("report", "RUN..."),
+    ],
+)
+def test_a_trained_network_has_one_name_in_all_commands(emcaps, command, arguments):
+    (usage,) = (line for line in emcaps(*command.split(), "--help")[1].splitlines() if "Usage:" in line)
+    without_brackets = usage.partition("[OPTIONS]")[2].translate(str.maketrans("", "", "{}[]"))
+    assert without_brackets.split() == arguments.split()
+
+
+def test_the_networks_that_come_with_the_package_are_named():
+    from emcaps.cli.shared import NETWORKS
+    from emcaps.weights import SHIPPED
+
+    assert set(NETWORKS.partition(", which")[0].split(", ")) == set(SHIPPED)
+
+
 def test_version(emcaps):
     assert emcaps("--version")[1].startswith("emcaps 0.")
 

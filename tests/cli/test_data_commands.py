@@ -65,4 +65,4 @@ def test_data_show_asks_for_matplotlib_before_it_reads(emcaps, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, out, err = emcaps("data", "show", "toys", "--png", "sheet.png")
     assert (status, out) == (1, "")
-    assert "pip install 'emcaps[plot]'" in err
+    assert "pip install matplotlib" in err

@@ -5,8 +5,17 @@ import importlib
 import pytest
 
 from emcaps import cli
+from emcaps.documents.recorded import ROOT
 
-DEFAULTS = {"table2": 3, "iterations": 3, "pitfalls": 3, "ablations": 3, "choices": 1, "viewpoints": 5}
+DEFAULTS = {
+    "table2": 3,
+    "iterations": 3,
+    "pitfalls": 3,
+    "ablations": 3,
+    "choices": 1,
+    "candidates": 2,
+    "viewpoints": 5,
+}
 
 
 @pytest.fixture
@@ -50,3 +59,37 @@ def test_outside_a_checkout_every_command_says_so_in_one_line(monkeypatch, capsy
     assert "--runs" in line
     assert "--train" in line
     assert "checkout of emcaps" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "row"),
+    [
+        (["ablations"], "| [it3-vector](../results/ablations-tiny/it3-vector) | 3 | vector |"),
+        (["ablations", "--runs", "results/ablations-tiny", "--data", "smallnorb"], "results/ablations-tiny/it5)"),
+        (["candidates", "--recipe", "mono-it2"], "](../results/candidates/mono-it2-unchanged-fold0)"),
+    ],
+)
+def test_in_a_checkout_the_recorded_runs_are_shown(monkeypatch, capsys, options, row):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.argv", ["emcaps", "experiment", *options])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert row in capsys.readouterr().out
+
+
+def test_ablations_of_own_runs_are_on_toys_unless_other_data_are_named(monkeypatch, tmp_path, capsys):
+    from emcaps.experiments import ablations
+
+    given = []
+    monkeypatch.setattr(ablations, "run_ablations", lambda runs, _, *rest, **__: given.append((str(runs), *rest[:2])))
+    for options in ([], ["--network", "small"], ["--runs", "mine"], ["--runs", "mine", "--data", "smallnorb"]):
+        monkeypatch.setattr("sys.argv", ["emcaps", "experiment", "ablations", *options])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert given == [
+        ("results/ablations-tiny", "smallnorb", "tiny"),
+        ("results/ablations-small", "smallnorb", "small"),
+        ("mine", "toys", "tiny"),
+        ("mine", "smallnorb", "tiny"),
+    ]

@@ -126,12 +126,32 @@ def test_an_import_that_is_stopped_leaves_the_old_set(emcaps, tmp_path, pictures
     monkeypatch.undo()
 
 
-def test_an_import_that_replaces_a_set_says_so(emcaps, pictures):
-    assert "note:" not in emcaps("data", "import", pictures, "--name", "insects")[2]
-    assert "note:" not in emcaps("data", "import", pictures, "--name", "insects")[2]
-    assert (
-        "note: insects was another set before" in emcaps("data", "import", pictures, "--name", "insects", "--grey")[2]
-    )
+def test_an_import_replaces_another_set_only_if_that_is_asked_for(emcaps, tmp_path, pictures):
+    command = ("data", "import", pictures, "--name", "insects")
+    assert emcaps(*command)[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    assert emcaps(*command)[0] == 0, "the same pictures again are the same set"
+    for other in (("--grey",), ("--seed", 1), ("--fit", "pad")):
+        status, out, err = emcaps(*command, *other)
+        assert (status, out) == (1, "")
+        assert err.splitlines()[-1] == (
+            f"emcaps: {tmp_path / 'data'} has another set of the name 'insects' already: choose another --name, or "
+            "replace that set by --replace; runs that were trained on it can then not be resumed"
+        )
+        assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    assert emcaps(*command, "--grey", "--replace")[0] == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} != before
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_an_import_mends_a_set_that_is_damaged_or_not_whole(emcaps, tmp_path, pictures, part):
+    command = ("data", "import", pictures, "--name", "insects")
+    assert emcaps(*command)[0] == 0
+    path = tmp_path / "data" / f"insects-{part}.npz"
+    path.write_bytes(path.read_bytes()[:-99])
+    assert emcaps(*command, "--grey")[0] == 0
+    path.unlink()
+    assert emcaps(*command)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +188,7 @@ def test_mistakes_are_told_in_one_line(emcaps, tmp_path, pictures, arguments, me
 
 def test_without_pillow_a_line_says_how_to_get_it(emcaps, pictures, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "pip install 'emcaps[images]'" in emcaps("train", "tiny", "--data", pictures)[2]
+    assert "pip install pillow" in emcaps("train", "tiny", "--data", pictures)[2]
 
 
 def test_a_built_in_set_is_fetched_from_a_folder(emcaps, tmp_path):

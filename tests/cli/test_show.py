@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+from commands import in_a_process
 
 from emcaps.config import PRESETS
 
@@ -66,7 +67,7 @@ def test_demo_in_short(emcaps, tmp_path, monkeypatch):
         assert status == 0, err
         assert re.search(r"capsules, small\s+68,754\s+2\s", out)
         assert re.search(r"CNN baseline\s+4,253,349\s+2\s", out)
-        assert ("pip install 'emcaps[plot]'" in out) is not matplotlib_is_there
+        assert ("pip install matplotlib" in out) is not matplotlib_is_there
         assert [path.name for path in sorted((tmp_path / "demo" / "quick").glob("*.png"))] == (
             ["routing.png", "toys.png"] if matplotlib_is_there else []
         )
@@ -87,6 +88,28 @@ def test_describe_takes_channels_classes_size_and_settings(emcaps):
     assert "tiny, 3 channels" in out
     for row in (r"input +\(\?, 28, 28, 3\)", r"conv_caps2 .*O=6 ", r"class_caps .*O=10 +\(\?, 1, 1, 10\)"):
         assert re.search(row, out), row
+
+
+def test_describe_lists_all_settings(emcaps):
+    status, out, _ = emcaps("describe", "--settings")
+    assert status == 0
+    assert re.search(r"network\.conv_channels +64 +A: channels of the first, ordinary convolution\.", out)
+    assert re.search(r"train\.seed +0 +Seed of every random choice\.", out)
+    assert out.splitlines()[0].strip() == "Settings and their defaults"
+    _, out, _ = emcaps("describe", "tiny", "--settings", "--classes", 7)
+    assert re.search(r"network\.conv_channels +32 ", out)
+    assert re.search(r"network\.classes +7 ", out)
+    status, _, err = emcaps("describe")
+    assert (status, err) == (
+        1,
+        "emcaps: name a preset (tiny, small, full, cnn) to describe, or list all settings by --settings\n",
+    )
+
+
+def test_settings_are_listed_without_torch():
+    code = "import sys; from emcaps.cli import app; app(['describe', '--settings'], standalone_mode=False)"
+    done = in_a_process("-c", f"{code}; sys.exit('torch' in sys.modules)")
+    assert done.returncode == 0, done.stderr
 
 
 def test_describe_refuses_two_answers_to_how_many_channels(emcaps):

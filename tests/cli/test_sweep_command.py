@@ -7,7 +7,7 @@ from emcaps.cli.sweep import read_grid, read_part
 
 
 def test_a_sweep_of_two_values_and_two_seeds(emcaps, data, tmp_path):
-    words = ("sweep", "tiny", *TINY[:-2], "--set", "train.batch_size=8", "--steps", 2, "--set", "train.log_every=1")
+    words = ("sweep", "tiny", *TINY, "--steps", 2, "--set", "train.log_every=1")
     words += ("--grid", "network.iterations=1,2", "--seeds", 2, "--runs", "out", "--device", "cpu")
     status, out, err = emcaps(*words)
     assert status == 0, err
@@ -16,6 +16,36 @@ def test_a_sweep_of_two_values_and_two_seeds(emcaps, data, tmp_path):
     ]
     assert "network.iterations" in out
     assert emcaps(*words, "--look")[1] == out
+
+
+def test_a_sweep_takes_the_shortcuts_of_train(emcaps, monkeypatch):
+    from emcaps.experiments import sweep
+
+    given = []
+    monkeypatch.setattr(sweep, "run_sweep", lambda base, grid, *_, **__: given.append((base, grid)))
+    shortcuts = ("--data", "smallnorb", "--split", "azimuth", "--stereo", "--iterations", 3, "--batch-size", 7)
+    words = ("sweep", "tiny", "--runs", "out", "--steps", 9, "--grid", "data.crop=24,28", *shortcuts)
+    status, _, err = emcaps(*words)
+    assert status == 0, err
+    ((base, grid),) = given
+    assert (base.data.dataset, base.data.split, base.data.view) == ("smallnorb", "azimuth", "stereo")
+    assert (base.network.iterations, base.train.batch_size, base.train.steps) == (3, 7, 9)
+    assert grid == {"data.crop": ["24", "28"]}
+
+
+def test_a_sweep_has_a_grid_or_several_seeds(emcaps, tmp_path, monkeypatch):
+    from emcaps.experiments import sweep
+
+    given = []
+    monkeypatch.setattr(sweep, "run_sweep", lambda *_, **__: given.append(True))
+    for options in ((), ("--seed", 3), ("--seed", 3, "--seed", 3), ("--seeds", 1)):
+        status, _, err = emcaps("sweep", "tiny", "--runs", "out", *options)
+        assert status == 1
+        assert err.startswith("emcaps: a sweep compares several runs: add --grid, such as --grid train.learning_rate=")
+    assert not given
+    for options in (("--seeds", 2), ("--seed", 3, "--seed", 4), ("--look",)):
+        assert emcaps("sweep", "tiny", "--runs", "out", *options)[0] == 0
+    assert len(given) == 3
 
 
 def test_values_are_separated_by_commas_or_semicolons():

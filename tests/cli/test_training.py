@@ -12,8 +12,16 @@ import time
 import pytest
 from commands import TINY
 
-from emcaps.config import RunConfig
+from emcaps.config import PRESETS, RunConfig
 from patterns import write_patterns
+
+
+def test_the_help_states_the_defaults_and_how_to_learn_from_a_teacher(emcaps):
+    out = " ".join(emcaps("train", "--help")[1].replace("│", "").split())
+    for text in ("steps (default: 20,000)", "(default: 64)", "(default: 2)", "(default: toys)", "--teacher runs/"):
+        assert text in out
+    shown = [(one.data, one.train.steps, one.train.batch_size, one.network.iterations) for one in PRESETS.values()]
+    assert len(set(shown)) == 1, "the defaults are those of every preset"
 
 
 def test_runs_on_a_disk_that_is_not_there(emcaps, tmp_path):
@@ -154,7 +162,8 @@ def test_a_described_network_is_trained_watched_resumed_evaluated_and_exported(e
     names = {f"conv_caps{number}" for number in range(1, len(described) + 1)} | {"class_caps"}
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {name.removesuffix("_saturated") for row in rows for name in row if name.endswith("_saturated")} == names
-    assert emcaps("train", "--resume", "run", "--steps", 3)[0] == 0
+    status, out, err = emcaps("train", "--resume", "run", "--steps", 3)
+    assert (status, out.splitlines().count("run: run")) == (0, 1), err
     status, out, err = emcaps("eval", "run", "--json", "result.json")
     assert status == 0, err
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 3
@@ -174,8 +183,8 @@ def test_a_run_from_a_file_is_named_after_the_preset_with_its_layers(emcaps, dat
 
 
 def test_a_run_that_never_began_leaves_no_folder(emcaps, tmp_path):
-    status, _, err = emcaps("train", "tiny", "--steps", 1, "--folder", tmp_path / "nothing")
-    assert status == 1
+    status, out, err = emcaps("train", "tiny", "--steps", 1, "--folder", tmp_path / "nothing")
+    assert (status, out) == (1, "")
     assert "emcaps data make" in err
     assert os.listdir(tmp_path / "runs") == []
 
@@ -309,8 +318,8 @@ def test_a_second_signal_stops_at_once_and_tells_how_to_resume(emcaps, data, tmp
     ],
 )
 def test_settings_that_do_not_fit_the_data_end_in_one_clear_line(emcaps, data, tmp_path, setting, message):
-    status, _, err = emcaps("train", "tiny", "--set", setting)
-    assert status == 1
+    status, out, err = emcaps("train", "tiny", "--set", setting)
+    assert (status, out) == (1, ""), "a folder that is removed again is not named"
     assert err.startswith(message)
     assert len(err.strip().splitlines()) == 1
     assert os.listdir(tmp_path / "runs") == []

@@ -52,10 +52,13 @@ IMAGES, LABELS = bars(6)
 @pytest.mark.parametrize(
     ("labels", "test_labels", "names", "message"),
     [
-        (LABELS[:5], LABELS, (), r"labels must have the shape \(6,\)"),
+        (LABELS[:5], LABELS, (), r"labels must have the shape \(6,\).*: give every image one label, and leave out"),
+        (np.eye(3)[LABELS], LABELS, (), r"not \(6, 3\): if they are one-hot, use labels\.argmax\(1\)"),
+        (LABELS, LABELS[:, None], (), r"not \(6, 1\): use test_labels\.reshape\(-1\)"),
         (LABELS.astype(float), LABELS, ("a", "b", "c"), r"labels must be whole numbers or names, not float64"),
-        (LABELS - 1, LABELS, ("a", "b", "c"), r"labels must be 0 to 2, .*, not -1: number the classes from 0"),
-        (LABELS, LABELS + 1, ("a", "b", "c"), r"test_labels must be 0 to 2, .*, not 3"),
+        (LABELS - 1, LABELS, ("a", "b", "c"), r"labels must be numbers of classes, counted from 0, not -1: number the"),
+        (LABELS - 1, LABELS, (), r"labels must be numbers .*, not -1: .*numpy\.unique\(labels, return_inverse=True\)"),
+        (LABELS, LABELS + 1, ("a", "b", "c"), r"test_labels must be 0 to 2, since 3 classes have names, not 3: count"),
         (LABELS, LABELS + 1, (), r"1 of 4 classes have no training image \('3' is one\)"),
         (LABELS * 2, LABELS, (), r"2 of 5 classes have no training image \('1' is one\)"),
         (LABELS * 0, LABELS * 0, (), r"there must be 2 to 1000 classes to tell apart, found 1"),

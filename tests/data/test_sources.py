@@ -213,7 +213,8 @@ def test_an_npz_of_images_that_are_not_square(tmp_path):
 def test_npz_files_that_are_refused(tmp_path):
     images, labels = bars(30)
     for message, arrays in [
-        (r"a\.npz is damaged: it has no labels, only images", {"images": images}),
+        (r"a\.npz: it has no labels, only images: write it again with numpy.savez\(file, images=", {"images": images}),
+        (r"a\.npz: it has no images, labels, only x, y: write it again", {"x": images, "y": labels}),
         (
             r"a\.npz: test_images and test_labels belong together",
             {"images": images, "labels": labels, "test_images": images},
@@ -225,7 +226,14 @@ def test_npz_files_that_are_refused(tmp_path):
         ),
         (r"a\.npz: there must be 2 to 1000 classes", {"images": images, "labels": labels * 0}),
         (r"a\.npz: images must be uint8", {"images": images / 255, "labels": labels}),
-        (r"a\.npz is damaged: Object arrays", {"images": np.array([images, None], object), "labels": labels}),
+        (
+            r"a\.npz: its array labels holds Python objects, .* such as those of labels\.astype\(str\): write it again",
+            {"images": images, "labels": np.array(["ant", "bee"], object)[labels % 2]},
+        ),
+        (
+            r"a\.npz: its array images holds Python objects",
+            {"images": np.array([images, None], object), "labels": labels},
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             read_source(save(tmp_path / "a.npz", **arrays))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from emcaps.data.builtin import originals_folder
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 SEGMENTS = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
@@ -50,6 +52,16 @@ def test_the_plain_loop_learns_digits_from_raw_images(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     accuracy = float(done.stdout.split("accuracy after 40 steps: ")[1])
     assert accuracy > 0.6, done.stdout  # chance is 0.1, and so is what a saturated class capsule gives
+
+
+def test_without_a_folder_it_says_where_the_files_come_from(monkeypatch):
+    done = subprocess.run([sys.executable, str(EXAMPLES / "mnist_loop.py")], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "python examples/mnist_loop.py FOLDER" in done.stderr
+    assert "Traceback" not in done.stderr
+    monkeypatch.delenv("EMCAPS_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert str(originals_folder("mnist")).replace(str(Path.home()), "~") in done.stderr
 
 
 def test_every_example_is_short():

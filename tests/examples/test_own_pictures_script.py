@@ -26,3 +26,9 @@ def test_the_example_of_own_pictures_runs(tmp_path):
     assert "bee/001.jpg" in done.stdout
     assert (tmp_path / "runs" / "own-pictures" / "weights.safetensors").exists()
     assert len(SCRIPT.read_text().splitlines()) < 40
+
+
+def test_without_pictures_it_says_how_to_use_it():
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"usage: {SCRIPT} PICTURES [STEPS] [PRESET]; PICTURES has a subfolder")

@@ -168,4 +168,4 @@ def _make(work: Path, seed: int = 0) -> list[str]:
 
 
 def _import(work: Path, name: str) -> list[str]:
-    return ["data", "import", str(work / f"{name}.npz"), "--name", SET, "--folder", str(work / DATA)]
+    return ["data", "import", str(work / f"{name}.npz"), "--name", SET, "--replace", "--folder", str(work / DATA)]

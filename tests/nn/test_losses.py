@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from emcaps.nn import cross_entropy_loss, margin_loss, spread_loss
+from emcaps.routing import RoutingOutput
 
 ACTIVATION = torch.tensor([[0.9, 0.2, 0.6], [0.1, 0.3, 0.5]], dtype=torch.float64)
 TARGET = torch.tensor([0, 1])
@@ -74,3 +75,32 @@ def test_a_number_weights_all_examples_alike(loss, dtype, device):
 def test_what_would_be_broadcast_to_a_wrong_number_is_refused(loss, target, weight, message):
     with pytest.raises(ValueError, match=message):
         loss(ACTIVATION, target, weight)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_target_beyond_the_classes_is_refused_on_a_cpu(loss, wrong):
+    message = rf"target must be 0 to 2, the numbers of 3 classes, not {wrong}: number the classes from 0"
+    with pytest.raises(ValueError, match=message):
+        loss(ACTIVATION, torch.tensor([1, wrong]))
+
+
+@WEIGHTED
+def test_the_check_of_targets_is_left_out_where_values_cannot_be_seen(loss):
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(ACTIVATION, TARGET), loss(ACTIVATION, TARGET))
+    mapped = torch.vmap(lambda activation: loss(activation, TARGET))(ACTIVATION[None])
+    torch.testing.assert_close(mapped[0], loss(ACTIVATION, TARGET))
+
+
+@WEIGHTED
+def test_the_output_of_a_network_instead_of_its_activation_is_refused(loss):
+    output = RoutingOutput(torch.zeros(2, 3, 4, 4), ACTIVATION)
+    with pytest.raises(ValueError, match=r"not a RoutingOutput: give the \.activation of what the network returns"):
+        loss(output, TARGET)
+
+
+@pytest.mark.parametrize("margin", [2, -0.1, math.nan])
+def test_a_margin_that_activations_cannot_keep_is_refused(margin):
+    with pytest.raises(ValueError, match=rf"margin must be 0 to 1, as activations are, not {margin}"):
+        spread_loss(ACTIVATION, TARGET, margin)

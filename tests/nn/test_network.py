@@ -296,3 +296,22 @@ def test_class_logits_have_a_gradient_where_activations_are_rounded_to_1():
     (found,) = torch.autograd.grad(network.class_logits(images).sum(), images)
     assert not rounded.any()
     assert found.abs().sum() > 0
+
+
+@pytest.mark.parametrize("build", [MatrixCapsNet, lambda config: build_network(config, 1)])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (preset("tiny"), r"not a RunConfig: give its \.network, as in preset\(\"small\"\)\.network"),
+        ("tiny", "the config of a network must be a NetworkConfig, not a str"),
+    ],
+)
+def test_what_is_no_config_of_a_network_is_refused(build, config, message):
+    with pytest.raises(ValueError, match=message):
+        build(config)
+
+
+@pytest.mark.parametrize("kind", ["capsules", "cnn"])
+def test_images_without_channels_are_refused(kind):
+    with pytest.raises(ValueError, match="image_channels must be at least 1, not 0: 1 is grey, 3 is colour"):
+        build_network(NetworkConfig(kind=kind), 0)

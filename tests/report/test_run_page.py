@@ -141,6 +141,23 @@ def test_a_copy_of_a_run_is_not_another_seed(report, folder, tmp_path):
     assert not any(one["caption"].startswith("Runs that differ in their seed") for one in page.tables)
 
 
+def test_a_run_that_was_taught(report, folder, copy):
+    for name, section, key, value in (
+        ("config.json", "train", "teachers", ["../elder"]),
+        ("environment.json", "data", "teacher 1", "5ba1"),
+    ):
+        found = json.loads((copy / name).read_text())
+        found[section][key] = value
+        (copy / name).write_text(json.dumps(found))
+    page, text = report(copy)
+    cells = table(page, "Versions, machine and data")["cells"]
+    assert cells[cells.index("SHA-256 of the weights of teacher 1") + 1] == "5ba1"
+    assert "SHA-256 of the train images" in cells
+    assert "The loss holds train.teaching times the cross-entropy with the teachers&#x27; answers, too." in text
+    assert "The loss of copy holds train.teaching" in report(copy, folder / "seed1")[1]
+    assert "train.teaching times" not in report(folder / "seed1")[1]
+
+
 def test_a_cnn_does_not_route(report, folder):
     page, _ = report(folder / "cnn")
     assert "A CNN does not route." in page.text

@@ -64,13 +64,18 @@ def _options(
 
 # The commands, in the order in which the help lists them.
 app.command(
-    epilog=examples("emcaps describe small --stereo", "emcaps describe small --channels 3 --classes 10 --size 28")
+    epilog=examples(
+        "emcaps describe small --stereo",
+        "emcaps describe small --channels 3 --classes 10 --size 28",
+        "emcaps describe --settings",
+    )
 )(describe)
 app.command(
     epilog=examples(
         "emcaps train small --data smallnorb --stereo --steps 20000",
         "emcaps train small --data pictures/",
         "emcaps train tiny --set train.learning_rate=1e-3",
+        "emcaps train tiny --teacher runs/small-toys-mono-seed0 --teacher runs/small-toys-mono-seed1",
         "emcaps train --config runs/small-toys-mono-seed0/config.json --seed 1",
         "emcaps train --resume runs/small-toys-mono-seed0",
     )

@@ -86,6 +86,7 @@ def data_import(
         typer.Argument(
             help="A folder of class subfolders with PNG or JPEG pictures, a folder with train/ and test/ of these, or "
             "an .npz with images and labels (and test_images, test_labels, names, groups).",
+            metavar="SOURCE",
         ),
     ],
     name: Annotated[str, typer.Option(help="What `emcaps train --data` shall call the set.")],
@@ -103,12 +104,19 @@ def data_import(
         typer.Option(help="CSV file of lines PICTURE,GROUP: the pictures of a group are all trained or all tested on."),
     ] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Name and skip pictures that are broken.")] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Replace another set of this name; runs that were trained on it can then not be resumed.",
+        ),
+    ] = False,
     png: Annotated[Path | None, typer.Option(help="Draw a contact sheet into this file.")] = None,
     folder: FolderOption = None,
 ) -> None:
     """Prepare your own images once: resize, split into training and test part, and show what there is."""
     check_name("fit", fit, FITS)
-    from emcaps.data.prepared import PARTS, file_fingerprint, imported_path, save_prepared
+    from emcaps.data.prepared import PARTS, check_replaces_no_other_set, imported_path, save_prepared
     from emcaps.data.sources import Options, read_source
     from emcaps.report.figures import check_matplotlib
     from emcaps.report.pictures import draw_contact_sheet
@@ -125,22 +133,22 @@ def data_import(
                 "picture of a class: name a --png outside of the subfolders"
             )
     paths = {part: imported_path(name, part, folder) for part in PARTS}
-    before = file_fingerprint(paths["train"])
     with interruption("nothing was written"), counting_bar("reading", "pictures") as on_progress:
         found = read_source(source, Options(size, fit, colour, test_share, seed, groups, skip_broken), on_progress)
     for reason in found.skipped:
         print(f"note: skipped: {reason}", file=sys.stderr)
     if found.ignored:
         print(f"note: {found.ignored} files that are neither PNG nor JPEG were passed over", file=sys.stderr)
-    save_prepared({paths[part]: examples for part, examples in found.parts.items()})
+    prepared = {paths[part]: examples for part, examples in found.parts.items()}
+    if not replace:
+        check_replaces_no_other_set(name, prepared)
+    save_prepared(prepared)
     wide_console().print(holdings_table(found.parts, name))
     if png is not None:
         draw_contact_sheet(found.parts, png)
         print(png)
     for path in paths.values():
         print(path)
-    if before not in (None, file_fingerprint(paths["train"])):
-        print(f"note: {name} was another set before; runs that were trained on it cannot be resumed", file=sys.stderr)
 
 
 @data_app.command("make", epilog=examples("emcaps data make", "emcaps data make --quick --folder /tmp/toys"))

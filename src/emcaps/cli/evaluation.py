@@ -8,19 +8,12 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, FolderOption, process, show_evaluations, wide_console
+from emcaps.cli.shared import DeviceOption, FolderOption, NetworkArgument, process, show_evaluations, wide_console
 from emcaps.files import check_writable
 
 
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A network that comes with emcaps (small-stereo, small-mono, small-toys, full-stereo), a run folder "
-            "or a .safetensors file.",
-            metavar="RUN",
-        ),
-    ],
+    run: NetworkArgument,
     crops: Annotated[int, typer.Option(help="Crops of each image: 1 (centre) or 13.")] = 1,
     data: Annotated[
         str | None, typer.Option(help="Another data set than the run's: a name, a folder of pictures or an .npz file.")

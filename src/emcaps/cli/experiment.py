@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import RESUMES, DeviceOption, FolderOption, examples, interruption, wide_console
+from emcaps.cli.shared import (
+    RESUMES,
+    DeviceOption,
+    FolderOption,
+    NetworkArgument,
+    NetworksArgument,
+    examples,
+    interruption,
+    wide_console,
+)
 from emcaps.config import DATASETS
 
 if TYPE_CHECKING:
@@ -147,16 +156,22 @@ def pitfalls(
 
 @experiment_app.command(
     epilog=examples(
+        "emcaps experiment ablations",
         "emcaps experiment ablations --train --runs runs/ablations --seeds 1",
         "emcaps experiment ablations --train --network small --data smallnorb --runs runs/ablations-small --jobs 4",
     )
 )
 def ablations(
-    runs: RunsOption = Path("results/ablations"),
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs (default: results/ablations-NETWORK, the recorded ones).")
+    ] = None,
     network: Annotated[
         str, typer.Option(help="tiny, for minutes on a CPU, or small, for a GPU and the whole of smallNORB.")
     ] = "tiny",
-    data: DataOption = "toys",
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"Data set: {' or '.join(DATASETS)} (default: toys; without --runs smallnorb, as recorded)."),
+    ] = None,
     rows: Annotated[
         list[str] | None, typer.Option("--row", help="Only this row, as it3-margin; may be repeated.")
     ] = None,
@@ -171,8 +186,9 @@ def ablations(
     from emcaps.experiments.ablations import run_ablations
 
     how = _training(train, seed, seeds, 3, jobs, device, folder)
+    data = data or ("toys" if runs else "smallnorb")
     with interruption(RESUMES):
-        run_ablations(runs, wide_console(), data, network, rows, train=how)
+        run_ablations(runs or Path(f"results/ablations-{network}"), wide_console(), data, network, rows, train=how)
 
 
 @experiment_app.command(epilog=examples("emcaps experiment cost --figure docs/images/cost.png"))
@@ -188,13 +204,13 @@ def cost(
 
 
 @experiment_app.command(
-    epilog=examples("emcaps experiment inside small-stereo", "emcaps experiment inside RUN --json inside.json")
+    epilog=examples(
+        "emcaps experiment inside small-stereo",
+        "emcaps experiment inside runs/small-toys-mono-seed0 --json inside.json",
+    )
 )
 def inside(
-    run: Annotated[
-        str,
-        typer.Argument(help="A network that comes with emcaps, a run folder or a .safetensors file.", metavar="RUN"),
-    ],
+    run: NetworkArgument,
     json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
     device: DeviceOption = "auto",
     folder: FolderOption = None,
@@ -253,12 +269,12 @@ def choices(
 
 @experiment_app.command(
     epilog=examples(
+        "emcaps experiment candidates",
         "emcaps experiment candidates --train --runs runs/candidates --recipe stereo-it2 --change dropout",
-        "emcaps experiment candidates --runs runs/candidates",
     )
 )
 def candidates(
-    runs: RunsOption = Path("runs/candidates"),
+    runs: RunsOption = Path("results/candidates"),
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", help="Only this recipe, as mono-it2; may be repeated.")
     ] = None,
@@ -346,14 +362,11 @@ def viewpoints(
 @experiment_app.command(
     epilog=examples(
         "emcaps experiment poses small-stereo",
-        "emcaps experiment poses RUN OTHER_RUN --json poses.json --figures .",
+        "emcaps experiment poses runs/capsules runs/cnn --json poses.json --figures .",
     )
 )
 def poses(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="Networks that come with emcaps, run folders or .safetensors files.", metavar="RUN..."),
-    ],
+    names: NetworksArgument,
     images: Annotated[int, typer.Option(help="Read at most this many training and test images each.", min=1)] = 4000,
     json: Annotated[Path | None, typer.Option(help="Write the measurements here, too.")] = None,
     figures: FiguresOption = None,
@@ -373,13 +386,7 @@ def poses(
     )
 )
 def attack(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Networks that come with emcaps, run folders or .safetensors files.",
-            metavar="RUN...",
-        ),
-    ],
+    runs: NetworksArgument,
     images: Annotated[int, typer.Option(help="How many test images.", min=1)] = 1000,
     seed: Annotated[int, typer.Option(help="Chooses images, random signs and random starts.", min=0)] = 0,
     epsilon: Annotated[

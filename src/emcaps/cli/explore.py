@@ -7,21 +7,16 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import FolderOption
+from emcaps.cli.shared import FolderOption, NetworkArgument
 
 DEFAULT = "small-toys"
 
 
 def explore(
-    network: Annotated[
-        str,
-        typer.Argument(
-            help="A run folder, a .safetensors file or a network that comes with emcaps.", metavar="[WEIGHTS|RUN]"
-        ),
-    ] = DEFAULT,
+    network: NetworkArgument = DEFAULT,
     pictures: Annotated[
         list[Path] | None,
-        typer.Argument(help="Pictures (PNG, JPEG) or folders of them; toys otherwise.", metavar="[IMAGE]..."),
+        typer.Argument(help="Pictures (PNG, JPEG) or folders of them; toys otherwise.", metavar="IMAGE"),
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("explorer.html"),
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,

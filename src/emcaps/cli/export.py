@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import wide_console
+from emcaps.cli.shared import NetworkArgument, wide_console
 from emcaps.files import METADATA, check_replaces, check_writable
 
 STARTS = {"ONNX file": b"\x08", "file of torch.export": b"PK"}
@@ -15,14 +15,7 @@ STARTS = {"ONNX file": b"\x08", "file of torch.export": b"PK"}
 
 
 def export_network(
-    weights: Annotated[
-        str,
-        typer.Argument(
-            help="A network that comes with emcaps (small-stereo, small-mono, small-toys, full-stereo), a run folder "
-            "or a .safetensors file.",
-            metavar="WEIGHTS",
-        ),
-    ],
+    weights: NetworkArgument,
     onnx: Annotated[Path | None, typer.Option(help="Write this ONNX file.")] = None,
     pt2: Annotated[Path | None, typer.Option(help="Write this file for torch.export.load.")] = None,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, wide_console
+from emcaps.cli.shared import DeviceOption, NetworkArgument, wide_console
 
 if TYPE_CHECKING:
     from emcaps.config import DataConfig
@@ -20,10 +20,11 @@ AT_A_TIME = 256
 
 
 def predict(
-    weights: Annotated[
-        str, typer.Argument(help="A run folder, a .safetensors file or a network that comes with emcaps.")
+    weights: NetworkArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Pictures (PNG, JPEG), folders of pictures, .npz files.", metavar="FILE"),
     ],
-    files: Annotated[list[Path], typer.Argument(help="Pictures (PNG, JPEG), folders of pictures, .npz files.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON with the scores of all classes.")] = False,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Name and skip pictures that are broken.")] = False,
     device: DeviceOption = "auto",

@@ -11,7 +11,7 @@ from emcaps.cli.shared import DeviceOption, FolderOption, interruption
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; they may still be in training.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; they may still be in training.", metavar="RUN")],
     out: Annotated[
         Path | None,
         typer.Option(help="The page (default: NAME-report.html for the run NAME, report.html for several)."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.config import PRESETS
+from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, DataConfig, NetworkConfig, TrainConfig
 
 if TYPE_CHECKING:
     from emcaps.train.evaluate import Evaluation
@@ -19,12 +19,42 @@ if TYPE_CHECKING:
 PRESET_NAMES = ", ".join(PRESETS)
 RESUMES = "what is done is saved, and the same command resumes it"
 
+NETWORKS = "small-stereo, small-mono, small-toys, full-stereo, which come with emcaps"
+
+NetworkArgument = Annotated[
+    str, typer.Argument(help=f"A run folder, a .safetensors file, or one of {NETWORKS}.", metavar="NETWORK")
+]
+NetworksArgument = Annotated[
+    list[str], typer.Argument(help=f"Run folders, .safetensors files, or some of {NETWORKS}.", metavar="NETWORK")
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help=f"{', '.join((*DATASETS, *PLAIN_DATASETS))}, the name of an imported set, a folder of class subfolders "
+        f"with pictures, or an .npz file of images and labels (default: {DataConfig.dataset}).",
+    ),
+]
+SplitOption = Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)} (default: {DataConfig.split}).")]
+StereoOption = Annotated[
+    bool, typer.Option("--stereo", help="Pairs of images instead of single ones, of sets with two cameras.")
+]
+IterationsOption = Annotated[
+    int | None, typer.Option(help=f"Routing iterations (default: {NetworkConfig.iterations}).")
+]
+StepsOption = Annotated[int | None, typer.Option(help=f"Training steps (default: {TrainConfig.steps:,}).")]
+BatchSizeOption = Annotated[int | None, typer.Option(help=f"Images in a step (default: {TrainConfig.batch_size}).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Folder of the prepared data (default: $EMCAPS_DATA, else the user's cache folder).")
 ]
 SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other setting, of those that `emcaps describe --settings` lists; may be repeated.",
+    ),
 ]
 
 
@@ -33,6 +63,21 @@ def process() -> tuple[int, int]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def shortcuts(
+    data: str | None, split: str | None, stereo: bool, iterations: int | None, steps: int | None, batch_size: int | None
+) -> dict[str, Any]:
+    """The settings that the options of these names change, if they are given."""
+    given = {
+        "data.dataset": data,
+        "data.split": split,
+        "data.view": "stereo" if stereo else None,
+        "network.iterations": iterations,
+        "train.steps": steps,
+        "train.batch_size": batch_size,
+    }
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def assignments(settings: list[str]) -> dict[str, str]:

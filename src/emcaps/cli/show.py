@@ -16,27 +16,41 @@ from emcaps.cli.shared import (
     interruption,
     wide_console,
 )
-from emcaps.config import DATASETS, IMPLEMENTATIONS, PLAIN_DATASETS, preset
+from emcaps.config import DATASETS, IMPLEMENTATIONS, PLAIN_DATASETS, RunConfig, preset
 
 
 def describe(
-    name: Annotated[str, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")],
+    name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
     stereo: Annotated[bool, typer.Option("--stereo", help="Two input channels instead of one.")] = False,
     channels: Annotated[int | None, typer.Option(help="Input channels, such as 3 for colour.", min=1, max=4)] = None,
     classes: Annotated[int | None, typer.Option(help="Classes to tell apart.")] = None,
     size: Annotated[int, typer.Option(help="Side of the input image.")] = 32,
     settings: SettingsOption = None,
+    list_settings: Annotated[
+        bool,
+        typer.Option("--settings", help="Instead, list all settings, with their defaults or those of the preset."),
+    ] = False,
 ) -> None:
     """Print a network layer by layer: shapes, parameters, and how much data EM routing assigns."""
+    if name is None and not list_settings:
+        raise ValueError(f"name a preset ({PRESET_NAMES}) to describe, or list all settings by --settings")
     if stereo and channels is not None:
         raise ValueError(f"--stereo means 2 channels and --channels says {channels}: give only one of the two")
     changes = {} if classes is None else {"network.classes": classes}
-    config = preset(name).override(changes | assignments(settings or [])).network
+    config = (RunConfig() if name is None else preset(name)).override(changes | assignments(settings or []))
+    if list_settings:
+        from emcaps.report.settings import settings_of
+        from emcaps.report.tables import settings_table
+
+        wide_console().print(
+            settings_table(settings_of(config), f"Settings of {name}" if name else "Settings and their defaults")
+        )
+        return
     from emcaps.nn.summary import summarise
     from emcaps.report.tables import layer_table
 
     kind = f"{channels} channels" if channels is not None else "stereo" if stereo else "mono"
-    rows = summarise(config, channels or (2 if stereo else 1), size)
+    rows = summarise(config.network, channels or (2 if stereo else 1), size)
     wide_console().print(layer_table(rows, f"{name}, {kind}"))
 
 

@@ -11,11 +11,18 @@ from emcaps.cli.experiment import JobsOption, SeedOption
 from emcaps.cli.shared import (
     PRESET_NAMES,
     RESUMES,
+    BatchSizeOption,
+    DatasetOption,
     DeviceOption,
     FolderOption,
+    IterationsOption,
     SettingsOption,
+    SplitOption,
+    StepsOption,
+    StereoOption,
     assignments,
     interruption,
+    shortcuts,
     wide_console,
 )
 from emcaps.config import preset
@@ -32,8 +39,12 @@ def sweep(
             "separates the values instead of the commas.",
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data set, as for `emcaps train`.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    data: DatasetOption = None,
+    split: SplitOption = None,
+    stereo: StereoOption = False,
+    iterations: IterationsOption = None,
+    steps: StepsOption = None,
+    batch_size: BatchSizeOption = None,
     settings: SettingsOption = None,
     seed: SeedOption = None,
     seeds: Annotated[
@@ -54,8 +65,12 @@ def sweep(
     """
     if seed and seeds is not None:
         raise ValueError(f"--seed names seeds and --seeds {seeds} counts them from 0: give only one of the two")
-    given = {"data.dataset": data, "train.steps": steps}
-    changes = {key: value for key, value in given.items() if value is not None} | assignments(settings or [])
+    if not grid and not look and len(set(seed or range(seeds or 1))) == 1:
+        raise ValueError(
+            "a sweep compares several runs: add --grid, such as --grid train.learning_rate=1e-3,3e-3, or --seeds 3; "
+            "`emcaps train` trains a single one"
+        )
+    changes = shortcuts(data, split, stereo, iterations, steps, batch_size) | assignments(settings or [])
     base, values = preset(name).override(changes), read_grid(grid or [])
     part_of = read_part(part)
 

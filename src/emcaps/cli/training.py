@@ -5,24 +5,35 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from emcaps.cli.shared import (
+    NETWORKS,
     PRESET_NAMES,
+    BatchSizeOption,
+    DatasetOption,
     DeviceOption,
     FolderOption,
+    IterationsOption,
     SettingsOption,
+    SplitOption,
+    StepsOption,
+    StereoOption,
     assignments,
     process,
+    shortcuts,
     show_evaluations,
 )
-from emcaps.config import DATASETS, PLAIN_DATASETS, SPLITS, RunConfig, preset
+from emcaps.config import DATASETS, RunConfig, TrainConfig, preset
 from emcaps.files import FULL, open_regular, parse_json
+
+if TYPE_CHECKING:
+    from emcaps.train import Progress
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -30,27 +41,22 @@ CONFIG_FILE = "config.json"
 
 def train(
     name: Annotated[str | None, typer.Argument(help=f"One of {PRESET_NAMES}.", metavar="PRESET")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join((*DATASETS, *PLAIN_DATASETS))}, the name of an imported set, a folder of class "
-            "subfolders with pictures, or an .npz file of images and labels."
-        ),
+    data: DatasetOption = None,
+    split: SplitOption = None,
+    stereo: StereoOption = False,
+    iterations: IterationsOption = None,
+    steps: StepsOption = None,
+    batch_size: BatchSizeOption = None,
+    seed: Annotated[
+        int | None, typer.Option(help=f"Seed of every random choice (default: {TrainConfig.seed}).")
     ] = None,
-    split: Annotated[str | None, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = None,
-    stereo: Annotated[bool, typer.Option("--stereo", help="Pairs of images instead of single ones.")] = False,
-    iterations: Annotated[int | None, typer.Option(help="Routing iterations.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
     teachers: Annotated[
         list[str] | None,
         typer.Option(
             "--teacher",
             metavar="NETWORK",
             help="A trained network that the new one learns from, besides the labels: a run folder, a .safetensors "
-            "file or the name of a network that comes with the package; may be repeated. With --resume: where each of "
-            "the run's teachers lies now.",
+            f"file, or one of {NETWORKS}; may be repeated. With --resume: where each of the run's teachers lies now.",
         ),
     ] = None,
     settings: SettingsOption = None,
@@ -58,8 +64,8 @@ def train(
         Path | None,
         typer.Option(
             "--config",
-            help="JSON file of settings instead of a PRESET: a run's config.json, or part of one. Other options and "
-            "--set change what it says.",
+            help="JSON file of settings instead of a PRESET: a run's config.json, or part of one. What it says is then "
+            "the default of the other options.",
         ),
     ] = None,
     run: Annotated[
@@ -83,16 +89,8 @@ def train(
     folder: FolderOption = None,
 ) -> None:
     """Train a network. Ctrl-C saves; --resume then gives the numbers that an uninterrupted run would have given."""
-    changes: dict[str, Any] = {
-        "data.dataset": data,
-        "data.split": split,
-        "data.view": "stereo" if stereo else None,
-        "network.iterations": iterations,
-        "train.steps": steps,
-        "train.batch_size": batch_size,
-        "train.seed": seed,
-    }
-    changes = {key: value for key, value in changes.items() if value is not None} | assignments(settings or [])
+    changes = shortcuts(data, split, stereo, iterations, steps, batch_size)
+    changes |= ({} if seed is None else {"train.seed": seed}) | assignments(settings or [])
     main = process()[0] == 0  # of several processes, the one that writes and prints
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
@@ -112,13 +110,10 @@ def train(
         run = run or Path("runs")  # the others write nothing
         config = config.override({"train.teachers": _seen_from(run, config.train.teachers)})
 
-    from emcaps.report.progress import training_bar
     from emcaps.train import train as train_network
 
-    if main:
-        print(f"run: {run}", flush=True)
     command = _resume_command(run, folder, device, tensorboard)
-    bar = training_bar("training", config.train.steps) if main else nullcontext()
+    bar = _naming_bar(run, config.train.steps) if main else nullcontext()
     with cleaning, _advising(run, command), bar as on_progress:
         result = train_network(
             config,
@@ -246,6 +241,24 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
             return candidate
         except FileExistsError:
             candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
+
+
+@contextmanager
+def _naming_bar(run: Path, steps: int) -> Iterator[Callable[[Progress], None]]:
+    """A bar of steps. Before it appears the run's folder is printed: by then no check can refuse the run any more."""
+    from emcaps.report.progress import training_bar
+
+    with training_bar("training", steps) as show:
+        named = False
+
+        def on_progress(progress: Progress) -> None:
+            nonlocal named
+            if not named:
+                print(f"run: {run}", flush=True)
+                named = True
+            show(progress)
+
+        yield on_progress
 
 
 @contextmanager

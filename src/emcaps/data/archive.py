@@ -58,6 +58,10 @@ MAX_HEADER = 10_000
 """Bytes of a member among which the whole header of its array must be."""
 
 
+class OtherArraysError(ValueError):
+    """A file that is sound, but whose arrays are not those that are wanted."""
+
+
 class Announced(NamedTuple):
     """What the header of a member says."""
 
@@ -106,7 +110,10 @@ class Archive:
         if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
             raise ValueError(f"{member.filename} has the shape {shape}, and sides are whole numbers from 0")
         if dtype.hasobject:
-            raise ValueError(f"Object arrays cannot be loaded, and {member.filename} is one: it could run any code")
+            raise OtherArraysError(
+                f"its array {name} holds Python objects, which could run any code, and must hold numbers, or texts "
+                "such as those of labels.astype(str)"
+            )
         if dtype.kind not in KINDS or dtype.itemsize == 0:
             raise ValueError(f"{member.filename} has elements of type {dtype}, and must have numbers or texts")
         holds = member.file_size - found.start
@@ -138,7 +145,7 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path, remedy: str) -> Iterator[Archive]:
-    """The opened .npz file; a ValueError names the file and the remedy if anything in it is damaged."""
+    """The opened .npz file; a ValueError names the file and the remedy if it is damaged or has other arrays."""
     with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(f"{path} is not a whole .npz file, it is damaged or incomplete{remedy}")
@@ -148,6 +155,8 @@ def open_archive(path: Path, remedy: str) -> Iterator[Archive]:
                 if announced not in (len(opened.infolist()), MANY):
                     raise ValueError(f"it announces {announced} members and lists {len(opened.infolist())}")
                 yield Archive(opened, os.fstat(file.fileno()).st_size)
+        except OtherArraysError as error:
+            raise OtherArraysError(f"{path}: {error}{remedy}") from error
         except DAMAGE as error:
             raise ValueError(f"{path} is damaged: {_in_one_line(error)}{remedy}") from error
         except OSError as error:
@@ -161,7 +170,7 @@ def read_arrays(archive: Archive, names: Sequence[str], optional: Sequence[str] 
     """The arrays of these names in an opened archive, and those of the optional names that it has."""
     missing = [name for name in names if name not in archive]
     if missing:
-        raise ValueError(f"it has no {', '.join(missing)}, only {', '.join(archive.members) or 'nothing'}")
+        raise OtherArraysError(f"it has no {', '.join(missing)}, only {', '.join(archive.members) or 'nothing'}")
     wanted = (*names, *(name for name in optional if name in archive))
     announced = {name: archive.announced(name) for name in wanted}
     stored = sum(found.member.compress_size for found in announced.values())

@@ -98,7 +98,10 @@ def names_of_labels(*labels: npt.NDArray[Any]) -> tuple[str, ...]:
 def numbered_labels(labels: npt.NDArray[Any], count: int, names: Sequence[str], what: str) -> npt.NDArray[np.int16]:
     """Labels int16 (N,), from whole numbers or from the names of the classes."""
     if labels.shape != (count,):
-        raise ValueError(f"{what} must have the shape ({count},), one for each image, not {labels.shape}")
+        raise ValueError(
+            f"{what} must have the shape ({count},), one for each image, not {labels.shape}: "
+            + _how_to_flatten(labels.shape, count, what)
+        )
     if labels.dtype.kind in "US":
         number_of = {name: number for number, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels} - number_of.keys())
@@ -110,13 +113,25 @@ def numbered_labels(labels: npt.NDArray[Any], count: int, names: Sequence[str], 
         return np.array([number_of[str(label)] for label in labels], np.int16)
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers or names, not {labels.dtype}: use labels.astype(int)")
-    wrong = labels[(labels < 0) | (labels >= len(names))]
-    if wrong.size:
+    if (negative := labels[labels < 0]).size:
         raise ValueError(
-            f"{what} must be 0 to {len(names) - 1}, one number for each of {len(names)} classes, not {wrong[0]}: "
-            "number the classes from 0"
+            f"{what} must be numbers of classes, counted from 0, not {negative[0]}: number the classes anew, as "
+            "numpy.unique(labels, return_inverse=True)[1] does"
+        )
+    if (nameless := labels[labels >= len(names)]).size:
+        raise ValueError(
+            f"{what} must be 0 to {len(names) - 1}, since {len(names)} classes have names, not {nameless[0]}: count "
+            "the classes from 0, and name all of them"
         )
     return labels.astype(np.int16)
+
+
+def _how_to_flatten(shape: tuple[int, ...], count: int, what: str) -> str:
+    if shape == (count, 1):
+        return f"use {what}.reshape(-1)"
+    if len(shape) == 2 and shape[0] == count:
+        return f"if they are one-hot, use {what}.argmax(1)"
+    return "give every image one label, and leave out images that have none"
 
 
 def check_no_class_is_empty(category: npt.NDArray[Any], names: Sequence[str]) -> None:

@@ -154,7 +154,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise ValueError(
-            "pictures are decoded by Pillow, which is not installed: pip install 'emcaps[images]'"
-        ) from None
+        raise ValueError("pictures are decoded by Pillow, which is not installed: pip install pillow") from None
     return Image

@@ -136,6 +136,21 @@ def save_prepared(parts: Mapping[Path, Examples]) -> None:
                 np.savez(file, **arrays)
 
 
+def check_replaces_no_other_set(name: str, parts: Mapping[Path, Examples]) -> None:
+    """Raise ValueError if a whole set lies at these paths that is not made of these parts; a damaged one may go."""
+    try:
+        before = {path: load_prepared(path) for path in parts}
+    except (OSError, ValueError):
+        return
+    for path, examples in parts.items():
+        old = before[path]
+        if (fingerprint(old), old.fit) != (fingerprint(examples), examples.fit):
+            raise ValueError(
+                f"{path.parent} has another set of the name {name!r} already: choose another --name, or replace that "
+                "set by --replace; runs that were trained on it can then not be resumed"
+            )
+
+
 def load_prepared(path: str | Path) -> Examples:
     """Read and check a prepared part; the errors name the file and the command that makes it."""
     path = Path(path)

@@ -31,6 +31,8 @@ def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weig
     The margin may be a tensor of no dims, so that it can change between replays of a CUDA graph. In all losses a
     weight, a number or (B,), multiplies each example's part of the mean.
     """
+    if not isinstance(margin, Tensor) and not 0 <= margin <= 1:
+        raise ValueError(f"margin must be 0 to 1, as activations are, not {margin}: the paper's rises from 0.2 to 0.9")
     return _loss("spread", activation, target, weight, margin)
 
 
@@ -71,6 +73,11 @@ def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Weight, m
 
 def _check_shapes(activation: Tensor, target: Tensor, weight: Weight) -> None:
     """Broadcasting would give a number, and a wrong one."""
+    if not isinstance(activation, Tensor):
+        raise ValueError(
+            f"activation must be a tensor (batch, classes), not a {type(activation).__name__}: give the .activation of "
+            "what the network returns"
+        )
     if activation.dim() != 2:
         raise ValueError(f"activation must be (batch, classes), not {tuple(activation.shape)}")
     if target.shape != activation.shape[:1] or target.is_floating_point():
@@ -80,6 +87,14 @@ def _check_shapes(activation: Tensor, target: Tensor, weight: Weight) -> None:
         )
     if isinstance(weight, Tensor) and weight.shape not in (target.shape, (1,), ()):
         raise ValueError(f"weight must be {tuple(target.shape)}, one for each example, not {tuple(weight.shape)}")
+    # A GPU would have to be waited for, and a compiler or a transform has no values to look at.
+    if target.is_cpu and is_plain_call((activation, target)) and not is_transformed((activation, target)):
+        classes = activation.shape[1]
+        if (wrong := target[(target < 0) | (target >= classes)]).numel():
+            raise ValueError(
+                f"target must be 0 to {classes - 1}, the numbers of {classes} classes, not {int(wrong[0])}: number the "
+                "classes from 0, or build the network for more classes"
+            )
 
 
 def _spread_losses(activation: Tensor, target: Tensor, margin: float | Tensor) -> Tensor:

@@ -81,6 +81,7 @@ class MatrixCapsNet(Classifier):
     def __init__(self, config: NetworkConfig, image_channels: int = 1, image_size: int = 32) -> None:
         """The image size is that of the images that a decoder draws; the network itself takes any."""
         super().__init__()
+        _check_config(config, image_channels)
         if config.kind != "capsules":
             raise ValueError(f"MatrixCapsNet needs a config of kind 'capsules', not {config.kind!r}: use build_network")
         self.config, self.image_channels = config, image_channels
@@ -198,6 +199,15 @@ def remove_decoder(network: nn.Module, config: RunConfig) -> RunConfig:
     return config.override({"network.decoder": 0, "train.reconstruction": TrainConfig.reconstruction})
 
 
+def _check_config(config: object, image_channels: int) -> None:
+    """Raise ValueError for what is easily given instead of a network's config, and for images without channels."""
+    if not isinstance(config, NetworkConfig):
+        remedy = 'give its .network, as in preset("small").network' if isinstance(config, RunConfig) else "give one"
+        raise ValueError(f"the config of a network must be a NetworkConfig, not a {type(config).__name__}: {remedy}")
+    if image_channels < 1:
+        raise ValueError(f"image_channels must be at least 1, not {image_channels}: 1 is grey, 3 is colour")
+
+
 def _check_memory(parameters: int) -> None:
     """Raise ValueError if these do not fit into memory: the config may be one that a stranger's file asks for."""
     most = half_of_memory() // 4
@@ -210,6 +220,7 @@ def _check_memory(parameters: int) -> None:
 
 def build_network(config: NetworkConfig, image_channels: int, image_size: int = 32) -> MatrixCapsNet | BaselineCNN:
     """The network that a config describes. The image size matters to the CNN and to a decoder alone."""
+    _check_config(config, image_channels)
     if config.kind == "cnn":
         channels, hidden, pooled = config.cnn_channels, config.cnn_hidden, config.cnn_pooling == "mean"
         features = hidden_inputs(channels, image_size, pooled)

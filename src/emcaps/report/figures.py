@@ -10,7 +10,7 @@ def check_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ValueError("pictures need matplotlib: pip install 'emcaps[plot]'") from None
+        raise ValueError("pictures need matplotlib: pip install matplotlib") from None
 
 
 def new_figure(size: tuple[float, float]) -> Any:

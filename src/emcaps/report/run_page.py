@@ -11,6 +11,7 @@ from typing import Any
 
 from emcaps.config import PRESETS, RunConfig
 from emcaps.files import check_replaces, write_text
+from emcaps.names import first_of
 from emcaps.nn.geometry import preset_name
 from emcaps.nn.summary import parameters_of
 from emcaps.report import run_sections, svg_charts
@@ -18,7 +19,7 @@ from emcaps.report.html import Html, details, generator_mark, join, page, sectio
 from emcaps.report.inspection import MISTAKES, PICTURED, Inspection
 from emcaps.report.run_record import RunRecord
 from emcaps.report.run_sections import run_sections as sections_of
-from emcaps.report.run_sections import shown_value
+from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import MOST_LINES, STYLES, Line, Scale, legend, line_chart
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.version import __version__
@@ -243,7 +244,12 @@ def _curves(records: Sequence[RunRecord]) -> list[Html]:
         return []
     names = [(record.name, style) for record, style in zip(records, styles, strict=True)]
     drawn = tag("div", join(chart for chart in charts if chart), class_="charts")
-    return [legend(names), drawn] if len(records) > 1 else [drawn]
+    content = [legend(names), drawn] if len(records) > 1 else [drawn]
+    if taught := [record for record in records if record.config.train.teachers]:
+        whose = f" of {first_of([record.name for record in taught])}" if len(records) > 1 else ""
+        text = f"The loss{whose} holds train.teaching times the cross-entropy with the teachers' answers, too."
+        content.append(tag("p", text, class_="quiet"))
+    return content
 
 
 def _styles(records: Sequence[RunRecord]) -> list[int]:

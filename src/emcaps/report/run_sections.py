@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from emcaps.names import shown
 from emcaps.report.html import Html, cell, details, join, picture, section, table, tag
 from emcaps.report.inspection import Inspection, Mistake, RoutedPicture, layers_of, reduced
 from emcaps.report.run_record import RunRecord
+from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import Line, legend, line_chart
 from emcaps.report.tables import MOST_COLUMNS, MOST_ROWS
 from emcaps.train.evaluate import Evaluation, InstanceErrors
+from emcaps.train.run_folder import TEACHER
 
 STYLE = """
 .gallery { list-style: none; padding: 0; display: grid; gap: 1rem;
@@ -296,16 +296,11 @@ def _environment(record: RunRecord) -> list[Html]:
             steps = [str(one.get("step", "?")) for one in value if isinstance(one, dict)]
             rows.append(["resumed", f"{len(value)} times, from step {', '.join(steps)}"])
         elif name == "data" and isinstance(value, dict):
-            rows += [[f"SHA-256 of the {part} images", tag("code", digest)] for part, digest in value.items()]
+            rows += [[f"SHA-256 of {_hashed(part)}", tag("code", digest)] for part, digest in value.items()]
         else:
             rows.append([name, value if isinstance(value, str) else shown_value(value)])
     return [table("Versions, machine and data, as the run recorded them", ["what", "value"], rows, left=(0, 1))]
 
 
-def shown_value(value: object) -> str:
-    """A setting's value, at most one line long."""
-    if isinstance(value, str):
-        return value if len(value) <= 200 else shown(value)
-    if isinstance(value, tuple | list):
-        return shown(list(value)) if value else "none"
-    return "none" if value is None else json.dumps(value) if isinstance(value, bool | dict) else f"{value}"
+def _hashed(part: str) -> str:
+    return f"the weights of {part}" if part.startswith(TEACHER) else f"the {part} images"

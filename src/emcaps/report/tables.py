@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from emcaps.data.prepared import Examples
-from emcaps.export import Exported
-from emcaps.nn.summary import LayerRow
-from emcaps.train.evaluate import Evaluation, InstanceErrors
+if TYPE_CHECKING:
+    from emcaps.data.prepared import Examples
+    from emcaps.export import Exported
+    from emcaps.nn.summary import LayerRow
+    from emcaps.report.settings import Setting
+    from emcaps.train.evaluate import Evaluation, InstanceErrors
 
 
 def plain_table(title: str) -> Table:
@@ -129,6 +131,18 @@ def pairs_table(values: Mapping[str, object], title: str) -> Table:
     table.show_header = False
     for name, value in values.items():
         table.add_row(Text(name), Text(str(value)))
+    return table
+
+
+def settings_table(settings: Sequence[Setting], title: str) -> Table:
+    """A line for each setting, with a rule below each section."""
+    table = plain_table(title)
+    for column in ("setting", "value", "what it is"):
+        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+    for number, (section, *cells) in enumerate(settings):
+        if number and settings[number - 1].section != section:
+            table.add_section()
+        table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
