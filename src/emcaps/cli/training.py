@@ -178,17 +178,17 @@ def _tell_of_crop(config: RunConfig, run: Path) -> None:
 def _resumed_config(
     resume: Path, name: str | None, config_file: Path | None, changes: dict[str, Any], run: Path | None
 ) -> RunConfig:
-    from emcaps.train.loop import MAY_CHANGE
+    from emcaps.train.resume import check_may_resume
     from emcaps.train.run_folder import read_config
 
     if config_file is not None:
         raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
-    if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
-        raise ValueError(
-            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, "
-            "train.keep_checkpoints, and by --teacher where its teachers lie"
-        )
-    return read_config(resume).override(changes)
+    if name is not None or run is not None:
+        other = f"the preset {name!r}" if name is not None else f"--run {run}"
+        raise ValueError(f"--resume {resume} says which run to train: leave out {other}")
+    config = read_config(resume).override(changes)
+    check_may_resume(resume, config)
+    return config
 
 
 def _new_config(name: str | None, config_file: Path | None, changes: dict[str, Any]) -> tuple[str, RunConfig]:

@@ -31,16 +31,13 @@ from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.failure import LastGood, all_finite
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import own_randomness
+from emcaps.train.resume import saved_state
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
 from emcaps.train.teachers import load_teachers, teacher_fingerprints
 from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
-
-MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers")
-"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept, and
-where its teachers lie, which stay the same ones."""
 
 
 class Progress(NamedTuple):
@@ -108,7 +105,7 @@ def train(
         asked_to_stop(distributed.echo_seconds()) as interrupted,
         ExitStack() as stack,
     ):
-        saved = distributed.from_main(_saved_state(folder, config) if resume and main else None)
+        saved = distributed.from_main(saved_state(folder, config) if resume and main else None)
         first = saved.step if saved else 0
         if first < config.train.steps:  # else there is nothing left to learn, and teachers need not be there
             teachers = teachers or load_teachers(config, folder, place)
@@ -282,52 +279,6 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
     for total in sums.values():
         total.zero_()
     return row
-
-
-def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
-    """The checkpoint to resume from; None if the run was stopped before its first one, so that it starts over."""
-    if not _may_resume(config, folders.read_config(folder)):
-        raise ValueError(
-            f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{', '.join(MAY_CHANGE)} may change, steps not with a cosine learning rate or train.average, and "
-            "teachers only in where they lie"
-        )
-    saved = checkpoints.load_newest(folder / folders.CHECKPOINT)
-    if saved is None:
-        _check_nothing_is_lost(folder, config)
-        return None
-    if not _may_resume(config, saved.config):
-        raise ValueError(f"{folders.CONFIG} and {saved.path.name} in {folder} have different settings: one was changed")
-    if saved.step > config.train.steps:
-        raise ValueError(
-            f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"
-        )
-    return saved
-
-
-def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
-    """Refuse to start a run over if it had got further than to its first checkpoint: its results would be lost."""
-    found = [name for name in (folders.WEIGHTS, folders.EVALUATION) if (folder / name).exists()]
-    last = max((row["step"] for row in folders.read_metrics(folder)), default=0)
-    if found or last > config.train.checkpoint_every:
-        raise ValueError(
-            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to resume from, and to "
-            "start over would lose what it found: restore the checkpoint, or train in another folder"
-        )
-
-
-def _may_resume(config: RunConfig, before: RunConfig) -> bool:
-    """Whether a run with the settings `before` may be resumed with `config`: only MAY_CHANGE may differ."""
-    changed: dict[str, Any] = {
-        "train.graph": before.train.graph,
-        "train.keep_checkpoints": before.train.keep_checkpoints,
-    }
-    # A cosine, and what is averaged, depend on the number of all steps.
-    if config.train.learning_rate_schedule != "cosine" and not config.train.average:
-        changed["train.steps"] = before.train.steps
-    if len(config.train.teachers) == len(before.train.teachers):  # their weights are compared when they are loaded
-        changed["train.teachers"] = before.train.teachers
-    return config.override(changed) == before
 
 
 class NotFiniteError(ValueError):

@@ -62,6 +62,15 @@ class BusyRunError(TakenRunError):
     """Another process is at work on the run."""
 
 
+def resume_command(folder: Path) -> str:
+    return f"emcaps train --resume {shlex.quote(str(folder))}"
+
+
+def new_run_command(folder: Path) -> str:
+    """What trains again, in another folder, with the settings of the run in this one."""
+    return f"emcaps train --config {shlex.quote(str(folder / CONFIG))}"
+
+
 @contextmanager
 def only_user(folder: Path) -> Iterator[None]:
     """Keep a second process out of a run's folder; the system lets go of the lock even if this one is killed."""
@@ -171,7 +180,10 @@ def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     if not (folder / CONFIG).is_file():
-        raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}")
+        raise FileNotFoundError(
+            f"{folder} is not a run folder: it has no {CONFIG}; name a folder that emcaps train made, or restore that "
+            "file"
+        )
     settings = read_json(folder / CONFIG)
     try:
         return RunConfig.from_dict(settings)
