@@ -362,6 +362,7 @@ def test_damaged_weights_are_refused_and_made_anew_by_resuming(emcaps, data, tmp
         status, _, err = emcaps(*command)
         assert status == 1
         assert "weights.safetensors is damaged" in err
+        assert err.endswith("make it again from a checkpoint of its run: emcaps train --resume run\n")
         assert len(err.strip().splitlines()) == 1
     assert emcaps("train", "--resume", "run")[0] == 0
     assert path.read_bytes() == whole

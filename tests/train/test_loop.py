@@ -158,7 +158,9 @@ def test_a_run_with_no_whole_checkpoint_is_left_as_it_is(whole_run, config, data
     for path in whole_run.glob("checkpoint*"):
         path.write_bytes(path.read_bytes()[:-1])
     before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
-    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is damaged .*use another copy"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint\.safetensors is damaged .*train again: emcaps train --config .*whole$"
+    ):
         train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
     assert {path.name: path.read_bytes() for path in whole_run.iterdir()} == before
 
@@ -219,7 +221,7 @@ def test_resume_of_nothing_or_with_other_settings(whole_run, tmp_path, config, d
     with pytest.raises(
         ValueError,
         match=r"its settings, but in .*whole train\.batch_size is 8 and cannot become 9; train\.loss is 'spread' and "
-        r"cannot become 'margin'\. Only train\.steps, .* start a new run .* --config .*whole/config\.json$",
+        r"cannot become 'margin'\. Only train\.steps, .* start a new run .* --config .*whole$",
     ):
         train(other, whole_run, device="cpu", data_folder=data_folder, resume=True)
     shorter = config.override({"train.steps": 5})

@@ -10,6 +10,7 @@ from emcaps.config import SECTIONS, RunConfig, TrainConfig
 from emcaps.names import shown
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
+from emcaps.train.advice import new_run_command
 
 MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers")
 """Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept, and
@@ -26,7 +27,7 @@ def check_may_resume(folder: Path, config: RunConfig) -> None:
         changes = "; ".join(f"{one.name} is {one.before} and cannot become {one.after}" for one in refused)
         raise ValueError(
             f"a resumed run keeps its settings, but in {folder} {changes}. Only {RULE}. Leave out "
-            f"the others, or start a new run with them: {folders.new_run_command(folder)}"
+            f"the others, or start a new run with them: {new_run_command(folder)}"
         )
 
 
@@ -46,7 +47,7 @@ def saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | Non
     if saved.step > config.train.steps:
         raise ValueError(
             f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}: name at "
-            f"least {saved.step} steps, or start a new run: {folders.new_run_command(folder)} --steps "
+            f"least {saved.step} steps, or start a new run: {new_run_command(folder)} --steps "
             f"{config.train.steps}"
         )
     return saved
@@ -85,5 +86,5 @@ def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
         raise ValueError(
             f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to resume from, and to "
             "start over would lose what it found: restore the checkpoint, or start a new run: "
-            f"{folders.new_run_command(folder)}"
+            f"{new_run_command(folder)}"
         )

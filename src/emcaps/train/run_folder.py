@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +31,9 @@ from emcaps.data.prepared import Examples, fingerprint
 from emcaps.files import append_line, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
 from emcaps.train import distributed
+from emcaps.train.advice import resume_command
+from emcaps.train.checkpoint import CHECKPOINT as CHECKPOINT
+from emcaps.train.checkpoint import WEIGHTS as WEIGHTS
 from emcaps.train.checkpoint import kept_checkpoints
 
 try:
@@ -42,9 +44,8 @@ except ImportError:  # Windows has no such locks
 logger = logging.getLogger("emcaps")
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
-CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
-MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
-VIEWPOINTS = "viewpoints.json"
+EVALUATION, MANY_CROPS, VIEWPOINTS = "evaluation.json", "evaluation-13-crops.json", "viewpoints.json"
+ROUTING, FAILURE = "routing.json", "failure.json"
 LOCK = ".lock"
 TEACHER = "teacher "
 """What the fingerprint of a teacher's weights is filed under, before the teacher's number."""
@@ -60,15 +61,6 @@ class TakenRunError(ValueError):
 
 class BusyRunError(TakenRunError):
     """Another process is at work on the run."""
-
-
-def resume_command(folder: Path) -> str:
-    return f"emcaps train --resume {shlex.quote(str(folder))}"
-
-
-def new_run_command(folder: Path) -> str:
-    """What trains again, in another folder, with the settings of the run in this one."""
-    return f"emcaps train --config {shlex.quote(str(folder / CONFIG))}"
 
 
 @contextmanager
@@ -89,7 +81,7 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
     found = any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS))
     if found or kept_checkpoints(folder / CHECKPOINT):
         raise TakenRunError(
-            f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
+            f"{folder} holds a run already: resume it with {resume_command(folder)}, or name another folder"
         )
     write_json(folder / ENVIRONMENT, environment(device) | distributed.provenance() | {"data": dict(data)})
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one

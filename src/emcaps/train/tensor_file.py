@@ -35,13 +35,12 @@ SHIPPED_DIGESTS = {
 class DamagedFileError(ValueError):
     """The file is not what was written."""
 
-    def __init__(self, path: Path, wrong: object) -> None:
-        remedy = "use another copy, or resume its run from a checkpoint that is whole"
+    def __init__(self, path: Path, wrong: object, remedy: str = "use another copy") -> None:
         if _is_shipped(path):
             remedy = "install emcaps again"
         # Only the first line: torch's messages go on with a stack of C++ frames.
-        wrong = str(wrong).partition("\n")[0]
-        super().__init__(f"{path} is damaged or was not written by emcaps ({wrong}): {remedy}")
+        self.wrong = str(wrong).partition("\n")[0]
+        super().__init__(f"{path} is damaged or was not written by emcaps ({self.wrong}): {remedy}")
 
 
 class TensorFile(NamedTuple):
