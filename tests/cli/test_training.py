@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from commands import TINY
@@ -238,6 +239,47 @@ def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
     options = ("--device", "cpu", "--tensorboard")
     status, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "s", *TINY, *options)
     assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
+
+
+def test_a_place_that_becomes_read_only_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
+    """A run that is at work cannot choose another folder; a new one can."""
+    import builtins
+
+    refused = []
+
+    def read_only(path, mode="r", *arguments, **settings):
+        if "a" in mode and Path(path).name in refused:
+            raise OSError(30, "Read-only file system", str(path))
+        return open_file(path, mode, *arguments, **settings)
+
+    open_file = open
+    monkeypatch.setattr(builtins, "open", read_only)
+    says = "r/{} cannot be written (Read-only file system): allow writing there"
+    refused[:] = [".lock"]
+    _, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert err.splitlines()[-1] == f"emcaps: {says.format('.lock')}, or choose another folder"
+    refused[:] = ["metrics.jsonl"]
+    resume = "then resume with: emcaps train --resume r"
+    _, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert err.splitlines()[-1] == f"emcaps: {says.format('metrics.jsonl')}; {resume}"
+    refused[:] = [".lock"]
+    _, _, err = emcaps("train", "--resume", "r")
+    assert err.splitlines()[-1] == f"emcaps: {says.format('.lock')}; {resume}"
+    refused[:] = []
+    assert emcaps("train", "--resume", "r")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["", "runs"])
+def test_a_new_run_where_nothing_can_be_written_is_told_so(emcaps, data, tmp_path, monkeypatch, place):
+    def read_only(path, *_, **__):
+        if not path.exists():
+            raise OSError(30, "Read-only file system", str(path))
+
+    (tmp_path / place).mkdir(exist_ok=True)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    status, _, err = emcaps("train", "tiny", "--steps", 1, *TINY)
+    assert status == 1
+    assert "cannot be written (Read-only file system): allow writing there, or choose another folder" in err
 
 
 def _fail_after(monkeypatch, steps, error):

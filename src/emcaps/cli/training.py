@@ -22,7 +22,7 @@ from emcaps.cli.shared import (
     show_evaluations,
 )
 from emcaps.config import DATASETS, PLAIN_DATASETS, SPLITS, RunConfig, preset
-from emcaps.files import FULL, open_regular, parse_json
+from emcaps.files import FULL, OTHERWISE, UNWRITABLE, explain_disk_errors, open_regular, parse_json
 
 CONFIG_FILE = "config.json"
 """What a run calls the file of its settings; the module of run folders, which needs torch, is not imported for it."""
@@ -238,11 +238,13 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
         else Path(data.dataset).resolve().name.removesuffix(".npz")
     )
     base = Path("runs") / f"{name}-{shown}-seed{config.train.seed}"
-    base.parent.mkdir(exist_ok=True)
+    with explain_disk_errors(base.parent):
+        base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2
     while True:
         try:
-            candidate.mkdir()  # of several processes that start together, only one can make it
+            with explain_disk_errors(candidate):
+                candidate.mkdir()  # of several processes that start together, only one can make it
             return candidate
         except FileExistsError:
             candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
@@ -262,7 +264,7 @@ def _removing_if_empty(run: Path) -> Iterator[None]:
 
 @contextmanager
 def _advising(run: Path, command: str) -> Iterator[None]:
-    """Add to the message of a full disk, a lost process or a lost GPU the command that resumes the run."""
+    """Add the command that resumes the run to errors of the disk, of a lost process and of a lost GPU."""
     from emcaps.train.device_errors import LostDeviceError
 
     begun = run / CONFIG_FILE
@@ -277,8 +279,10 @@ def _advising(run: Path, command: str) -> Iterator[None]:
     except ConnectionError as error:
         raise ConnectionError(f"{error}; resume with: {command}") from error
     except OSError as error:
-        if error.errno in FULL and begun.exists():
-            raise OSError(error.errno, f"{error.strerror}; then resume with: {command}") from error
+        if error.errno in (*FULL, *UNWRITABLE) and begun.exists():
+            said = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+            said = said.removesuffix(OTHERWISE)  # the run is where it is
+            raise OSError(error.errno, f"{said}; then resume with: {command}") from error
         raise
 
 

@@ -19,7 +19,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import torch
 from emcaps.config import RunConfig
 from emcaps.config_rules import MOST_STEPS
 from emcaps.data.prepared import Examples, fingerprint
-from emcaps.files import append_line, parse_json, read_json, write_json, write_text
+from emcaps.files import append_line, explain_disk_errors, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
 from emcaps.train import distributed
 from emcaps.train.advice import resume_command
@@ -66,8 +66,11 @@ class BusyRunError(TakenRunError):
 @contextmanager
 def only_user(folder: Path) -> Iterator[None]:
     """Keep a second process out of a run's folder; the system lets go of the lock even if this one is killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a") as file:
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with explain_disk_errors(folder / LOCK):
+            file = stack.enter_context(open(folder / LOCK, "a"))
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
