@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from emcaps.config import ARRAYS, RunConfig, TrainConfig
+from emcaps.config import ARRAYS, NetworkConfig, RunConfig, TrainConfig
 from emcaps.data.arrays import parts_of_arrays
 from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
@@ -22,6 +22,7 @@ from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
 from emcaps.train import run_folder as folders
+from emcaps.train.advice import new_run_command
 from emcaps.train.average import AveragedWeights
 from emcaps.train.board import make_look
 from emcaps.train.checks import check_fits, fill_in
@@ -149,7 +150,7 @@ def train(
 
         def check_finite(step: int) -> None:
             if not all_finite(sums, network):
-                raise NotFiniteError(step, folder, last_good.explain(step, folder, config) if main else "")
+                raise NotFiniteError(step, folder, config, last_good.explain(step, folder, config) if main else "")
             last_good.keep(step)
 
         def save(step: int) -> None:
@@ -284,11 +285,14 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
 class NotFiniteError(ValueError):
     """The loss or the weights became infinite or NaN by `step`."""
 
-    def __init__(self, step: int, folder: Path, cause: str = "") -> None:
+    def __init__(self, step: int, folder: Path, config: RunConfig, cause: str = "") -> None:
+        floor, least = config.network.variance_floor, NetworkConfig.variance_floor
+        too_low = config.network.kind == "capsules" and floor < least
+        or_floor = f", or with network.variance_floor at least {least}, not {floor:g}" if too_low else ""
         super().__init__(
-            f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops, and a "
-            f"checkpoint that it has is untouched{f' ({cause})' if cause else ''}: in another folder, lower "
-            "train.learning_rate, or raise network.variance_floor if it is below 1e-4"
+            f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops. "
+            f"{cause}{' ' if cause else ''}train.learning_rate is {config.train.learning_rate:g}: start a new run "
+            f"with a lower one{or_floor}: {new_run_command(folder)} --set train.learning_rate=..."
         )
         self.step = step
 
