@@ -53,12 +53,39 @@ def test_teachers_are_found_from_wherever_the_new_run_lies(emcaps, data, tmp_pat
     assert emcaps("train", "--config", "a/b/pupil", "--run", "c/again")[0] == 0
     for run, teacher in (("a/b/pupil", "../../../elders/one"), ("c/again", "../../elders/one")):
         assert json.loads((tmp_path / run / "config.json").read_text())["train"]["teachers"] == [teacher]
-    status, _, err = emcaps("train", "tiny", "--teacher", "small-toys", "--run", "strict")
+    status, _, err = emcaps("train", "tiny", "--teacher", "small-toys", "--run", "strict", *TINY)
     assert status == 1
-    assert "small-toys.safetensors reads images with data.standardise background, not image" in err
+    settings = "--set data.crop=32 and --set data.standardise=background"
+    assert "but small-toys reads crops of 32 pixels a side, not 16; images with data.standardise b" in err
+    assert f": use {settings}, or another teacher" in err
     assert "unknown network 'nobody'" in emcaps("train", "tiny", "--teacher", "nobody")[2]
     assert not (tmp_path / "strict").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_teacher_of_the_package_is_known_by_its_name(emcaps, data, tmp_path):
+    """So that its run can be moved, even to another machine; another run can do without it."""
+    like_it = (*TINY, "--set", "data.crop=32", "--set", "data.standardise=background")
+    status, _, err = emcaps("train", "tiny", "--steps", 1, "--teacher", "small-toys", "--run", "pupil", *like_it)
+    assert status == 0, err
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "pupil").rename(tmp_path / "a/b/pupil")
+    status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2)
+    assert status == 0, err
+    for run, options, teachers in (("same", (), ["small-toys"]), ("alone", ("--set", "train.teachers="), [])):
+        status, _, err = emcaps("train", "--config", "a/b/pupil", "--run", run, *options)
+        assert status == 0, err
+        assert json.loads((tmp_path / run / "config.json").read_text())["train"]["teachers"] == teachers
+    _, _, err = emcaps("train", "tiny", "--set", "train.teachers=small-toys")
+    assert "name each of them by --teacher, or none by --set train.teachers=" in err
+
+
+def test_a_folder_that_is_no_run_is_no_teacher(emcaps, data, tmp_path):
+    """It is named as it was given."""
+    (tmp_path / "elders").mkdir()
+    status, _, err = emcaps("train", "tiny", "--teacher", "elders")
+    assert status == 1
+    assert "a teacher would be elders/weights.safetensors, which is not there: name the folder of a run that is" in err
 
 
 def test_a_run_that_was_moved_is_resumed_with_its_teacher(emcaps, data, tmp_path):
@@ -69,7 +96,7 @@ def test_a_run_that_was_moved_is_resumed_with_its_teacher(emcaps, data, tmp_path
     status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2)
     assert status == 1
     assert "elders/one, which is not there" in err
-    assert "name all of them by --teacher" in err
+    assert "by --teacher. If a resumed run's teachers lie elsewhere now, name all of them" in err
     status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2, "--teacher", "elders/one")
     assert status == 0, err
     found = json.loads((tmp_path / "a/b/pupil/config.json").read_text())["train"]

@@ -135,7 +135,7 @@ def test_a_run_that_was_moved_resumes_with_its_teachers_from_where_they_lie(clas
     train(config, classroom / "leaving", **how, on_progress=interrupted_at(7))
     (classroom / "far/away").mkdir(parents=True)
     moved = (classroom / "leaving").rename(classroom / "far/away/moved")
-    with pytest.raises(FileNotFoundError, match=r"names .*away/capsules, which is not there: .* by --teacher, in the"):
+    with pytest.raises(FileNotFoundError, match=r"be .*away/capsules, which is not there: .* all of them, in the"):
         train(config, moved, **how, resume=True)
 
     there = [f"../../{name}" for name in config.train.teachers]
@@ -173,10 +173,13 @@ def test_the_callers_random_numbers_are_left_alone(classroom, config):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.teachers": ["../nobody"]}, r"names .*classroom\d+/nobody, which is not there: .* is complete"),
-        ({"data.crop": 18}, r"capsules/weights\.safetensors reads crops of so many pixels: 16, not 18: use another"),
-        ({"data.standardise": "background"}, "reads images with data.standardise image, not background"),
-        ({"data.view": "stereo"}, "reads images of so many channels: 1, not 2"),
+        ({"train.teachers": ["../nobody"]}, r"would be .*classroom\d+/nobody, which is not there: .* is complete"),
+        (
+            {"data.crop": 18, "data.standardise": "background"},
+            r"capsules/weights\.safetensors reads crops of 16 pixels a side, not 18; images with data\.standardise "
+            r"image, not background: use --set data\.crop=16 and --set data\.standardise=image, or another teacher",
+        ),
+        ({"data.view": "stereo"}, "reads images of 1 channel, not 2: use --set data.view=mono, or another teacher"),
     ],
 )
 def test_who_may_not_teach(classroom, config, data_folder, changes, message):
@@ -185,20 +188,35 @@ def test_who_may_not_teach(classroom, config, data_folder, changes, message):
     assert not (classroom / "refused").exists()
 
 
+def test_a_teacher_that_was_interrupted_is_named_with_the_command_that_finishes_it(classroom, config, data_folder):
+    how = {"device": "cpu", "data_folder": data_folder}
+    alone = config.override({"train.teachers": [], "train.teaching": 1.0})
+    train(alone, classroom / "dropout", **how, on_progress=interrupted_at(5))
+    with pytest.raises(
+        FileNotFoundError, match=r"the run in .*dropout is not: finish it with emcaps train --resume .*dropout$"
+    ):
+        train(config.override({"train.teachers": ["../dropout"]}), classroom / "pupil of dropout", **how)
+
+
 def trained_with(classroom, changes):
-    """The capsule network as if it had been trained with other settings of its data."""
-    network, learned, step = load_network(classroom / "capsules/weights.safetensors")
+    """A network like the capsules, as if it had been trained with other settings of its data."""
+    config = read_config(classroom / "capsules").override(changes)
     path = classroom / "elsewhere.safetensors"
-    save_weights(path, network, learned.override(changes), step)
+    save_weights(path, build_network(config.network, config.data.image_channels, config.data.crop), config, 2)
     return path.name
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data.names": list("abcde")}, r"answers with the classes \('a', .*'e'\), not \('animal', "),
-        ({"data.size": 20}, "reads images that were brought to so many pixels a side: 20, not 48: use another"),
-        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop"),
+        (
+            {"data.names": list("abcde")},
+            "tells a, b, c and 2 more apart, and the images show animal, .*: use another",
+        ),
+        ({"data.size": 20}, "reads images of 20 pixels a side, not 48: use images imported with --size 20, or"),
+        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop: use images imported with --fit pad"),
+        ({"data.view": "stereo"}, "reads images of 2 channels, not 1: use --stereo, or another teacher"),
+        ({"data.channels": 3}, "reads images of 3 channels, not 1: use images of 3 channels, or another teacher"),
     ],
 )
 def test_who_learned_from_other_images_may_not_teach(classroom, config, changes, message):

@@ -140,15 +140,22 @@ def train(
 
 
 def _found(teachers: list[str]) -> list[str]:
-    """Where these networks are; a run's folder stays one, and must be complete when the new run starts."""
-    from emcaps.weights import find_weights
+    """Where these networks are; those that come with the package keep their names.
 
-    return [os.path.abspath(name if Path(name).is_dir() else find_weights(name)) for name in teachers]
+    A run's folder stays one, and must be complete when the new run starts.
+    """
+    from emcaps.weights import SHIPPED, find_weights
+
+    found = []
+    for name in teachers:
+        packaged = name in SHIPPED and not Path(name).exists()
+        found.append(name if packaged else os.path.abspath(name if Path(name).is_dir() else find_weights(name)))
+    return found
 
 
 def _seen_from(run: Path, teachers: Sequence[str]) -> list[str]:
-    """These absolute paths as a run's settings have them, so that a folder of runs can be moved as a whole."""
-    return [os.path.relpath(path, run) for path in teachers]
+    """What `_found` gave as a run's settings have it, so that a folder of runs can be moved as a whole."""
+    return [os.path.relpath(name, run) if os.path.isabs(name) else name for name in teachers]
 
 
 def _check_dataset(config: RunConfig, folder: Path | None) -> None:
@@ -225,8 +232,14 @@ def _read_config_file(path: Path) -> RunConfig:
         config = RunConfig.from_dict(settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    # Its teachers are named from its own folder, and the new run may lie elsewhere.
-    return config.override({"train.teachers": [os.path.abspath(path.parent / name) for name in config.train.teachers]})
+    return config.override({"train.teachers": [_from_anywhere(name, path.parent) for name in config.train.teachers]})
+
+
+def _from_anywhere(teacher: str, folder: Path) -> str:
+    """As `_found` gives a teacher that a run in this folder names: the new run may lie elsewhere."""
+    from emcaps.weights import SHIPPED
+
+    return teacher if teacher in SHIPPED else os.path.abspath(folder / teacher)
 
 
 def _new_run_folder(name: str, config: RunConfig) -> Path:
