@@ -36,7 +36,7 @@ from emcaps.train.resume import saved_state
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
-from emcaps.train.teachers import load_teachers, teacher_fingerprints
+from emcaps.train.teachers import check_same_teachers, load_teachers, teacher_fingerprints
 from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
 
@@ -108,9 +108,11 @@ def train(
     ):
         saved = distributed.from_main(saved_state(folder, config) if resume and main else None)
         first = saved.step if saved else 0
+        taught_by = dict[str, str]()
         if first < config.train.steps:  # else there is nothing left to learn, and teachers need not be there
             teachers = teachers or load_teachers(config, folder, place)
-            seen |= teacher_fingerprints(config, folder)
+            taught_by = teacher_fingerprints(config, folder)
+            seen |= taught_by
         if distributed.from_main((config, seen)) != (config, seen):
             raise ValueError(
                 f"process {distributed.rank()} has other settings, images or teachers than process 0: start all "
@@ -123,6 +125,7 @@ def train(
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums, average)
         if main and resume:
+            check_same_teachers(config, folder, taught_by)
             folders.continue_run(folder, config, place, seen, first)
             if saved is not None:
                 checkpoints.make_newest(saved, folder / folders.CHECKPOINT)

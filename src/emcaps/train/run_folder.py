@@ -47,8 +47,6 @@ CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl
 EVALUATION, MANY_CROPS, VIEWPOINTS = "evaluation.json", "evaluation-13-crops.json", "viewpoints.json"
 ROUTING, FAILURE = "routing.json", "failure.json"
 LOCK = ".lock"
-TEACHER = "teacher "
-"""What the fingerprint of a teacher's weights is filed under, before the teacher's number."""
 HAS_LOCKS = fcntl is not None
 OF_LAST_WEIGHTS = "accuracy_of_last_weights"
 """The last row of the metrics of a run with train.average has this, too, for each part that is tested: the accuracy
@@ -97,14 +95,7 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     """
     found = read_environment(folder)
     seen = found.get("data", data)
-    changed = [name for name in data if seen.get(name) != data[name]]
-    if teachers := [name for name in changed if name.startswith(TEACHER)]:
-        raise ValueError(
-            f"the run in {folder} had another {teachers[0]}, whose weights were not those of "
-            f"{config.train.teachers[int(teachers[0].removeprefix(TEACHER)) - 1]}: restore them, or name all teachers "
-            "where they lie now by --teacher, in the same order"
-        )
-    if changed:
+    if any(seen.get(name) != data[name] for name in data):
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,10 +23,10 @@ from emcaps.names import first_of
 from emcaps.nn.classifier import class_scores, class_shares
 from emcaps.nn.losses import TINY
 from emcaps.routing import RoutingOutput
-from emcaps.train.advice import resume_command
+from emcaps.train.advice import new_run_command, resume_command
 from emcaps.train.checkpoint import load_network
 from emcaps.train.randomness import own_randomness
-from emcaps.train.run_folder import CONFIG, TEACHER, WEIGHTS
+from emcaps.train.run_folder import CONFIG, WEIGHTS, read_environment
 from emcaps.train.tensor_file import SHIPPED_FOLDER, is_shipped
 
 
@@ -47,7 +47,19 @@ def load_teachers(config: RunConfig, folder: Path, device: torch.device) -> list
 def teacher_fingerprints(config: RunConfig, folder: Path) -> dict[str, str]:
     """SHA-256 of each teacher's weights, by its number: a resumed run has the same teachers, wherever they lie."""
     paths = enumerate(_found(config, folder), start=1)
-    return {f"{TEACHER}{number}": hashlib.sha256(path.read_bytes()).hexdigest() for number, path in paths}
+    return {f"teacher {number}": hashlib.sha256(path.read_bytes()).hexdigest() for number, path in paths}
+
+
+def check_same_teachers(config: RunConfig, folder: Path, seen: Mapping[str, str]) -> None:
+    """Raise ValueError if a run had other teachers than those of these fingerprints; of a complete run none is needed."""
+    recorded = read_environment(folder).get("data", seen)
+    for (teacher, fingerprint), path in zip(seen.items(), _paths(config, folder), strict=False):
+        if recorded.get(teacher) != fingerprint:
+            raise ValueError(
+                f"the run in {folder} had another {teacher}: its weights were not those of {_name(path)}. Restore "
+                "them, or name all teachers where they lie now by --teacher, in the same order, or start a new run: "
+                f"{new_run_command(folder)}"
+            )
 
 
 def missing_teachers(config: RunConfig, folder: Path) -> list[Path]:
