@@ -20,7 +20,7 @@ from emcaps.train.teachers import load_teachers, mean_answer, teaching_loss
 from train.ranks import together, train_rank
 from train.runs import assert_same_run, numbers
 
-CPU = torch.device("cpu")
+IMAGES = (torch.arange(20 * 48 * 48) * 37 % 256).to(torch.uint8).view(20, 1, 48, 48)
 LOGITS = torch.tensor([[0.0, 3.0, -1.0], [2.0, 2.0, -5.0]])
 
 
@@ -64,7 +64,7 @@ def test_the_loss_is_least_where_the_answers_agree():
 
 def test_a_step_adds_the_weighted_mean_answer_of_all_teachers(classroom, config):
     torch.manual_seed(0)
-    teachers = load_teachers(config, classroom / "pupil", CPU)
+    teachers = load_teachers(config, classroom / "pupil", IMAGES)
     crops, labels = torch.randn(6, 1, 16, 16), torch.arange(6) % 5
     networks = [load_network(classroom / name / "weights.safetensors")[0] for name in ("capsules", "cnn")]
     shares = [network.eval()(crops) for network in networks]
@@ -168,7 +168,7 @@ def test_the_callers_random_numbers_are_left_alone(classroom, config):
     torch.manual_seed(5)
     want = torch.rand(3)
     torch.manual_seed(5)
-    assert len(load_teachers(config, classroom / "pupil", CPU)) == 2
+    assert len(load_teachers(config, classroom / "pupil", IMAGES)) == 2
     assert torch.equal(torch.rand(3), want)
 
 
@@ -200,6 +200,21 @@ def test_a_teacher_that_was_interrupted_is_named_with_the_command_that_finishes_
         train(config.override({"train.teachers": ["../dropout"]}), classroom / "pupil of dropout", **how)
 
 
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf")])
+def test_a_teacher_without_answers_is_refused_before_the_run_begins(classroom, config, data_folder, spoiled):
+    """And not for the learning rate, of which it knows nothing."""
+    network, learned, step = load_network(classroom / "cnn/weights.safetensors")
+    with torch.no_grad():
+        next(network.parameters()).fill_(spoiled)
+    save_weights(classroom / "spoiled.safetensors", network, learned, step)
+    config = config.override({"train.teachers": ["../capsules", "../spoiled.safetensors"]})
+    with pytest.raises(
+        ValueError, match=r"the teacher .*/spoiled\.safetensors answers NaN to images of the run: use an"
+    ):
+        train(config, classroom / "spoiled pupil", device="cpu", data_folder=data_folder)
+    assert not (classroom / "spoiled pupil").exists()
+
+
 def trained_with(classroom, changes):
     """A network like the capsules, as if it had been trained with other settings of its data."""
     config = read_config(classroom / "capsules").override(changes)
@@ -224,7 +239,7 @@ def trained_with(classroom, changes):
 def test_who_learned_from_other_images_may_not_teach(classroom, config, changes, message):
     config = config.override({"train.teachers": [f"../{trained_with(classroom, changes)}"]})
     with pytest.raises(ValueError, match=message):
-        load_teachers(config, classroom / "pupil", CPU)
+        load_teachers(config, classroom / "pupil", IMAGES)
 
 
 @pytest.mark.parametrize("split", ["validation", "azimuth-validation"])
@@ -235,6 +250,6 @@ def test_who_learned_from_held_out_examples_may_not_teach(classroom, config, spl
         with pytest.raises(
             ValueError, match=rf"trained on toys, split '{other}', fold {fold}, not toys, .*, fold 0: use"
         ):
-            load_teachers(taught, classroom / "pupil", CPU)
+            load_teachers(taught, classroom / "pupil", IMAGES)
     name = trained_with(classroom, {"data.split": split})
-    assert load_teachers(taught, classroom / "pupil", CPU)
+    assert load_teachers(taught, classroom / "pupil", IMAGES)

@@ -93,7 +93,7 @@ def train(
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
-    teachers = [] if resume else load_teachers(config, folder, place)  # before the folder of a new run is made
+    teachers = [] if resume else load_teachers(config, folder, images)  # before the folder of a new run is made
     seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume and main:
         folders.read_config(folder)  # before the lock, which would make a missing folder
@@ -110,7 +110,7 @@ def train(
         first = saved.step if saved else 0
         taught_by = dict[str, str]()
         if first < config.train.steps:  # else there is nothing left to learn, and teachers need not be there
-            teachers = teachers or load_teachers(config, folder, place)
+            teachers = teachers or load_teachers(config, folder, images)
             taught_by = teacher_fingerprints(config, folder)
             seen |= taught_by
         if distributed.from_main((config, seen)) != (config, seen):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.config import DataConfig, RunConfig
+from emcaps.data.crops import evaluation_crops
 from emcaps.data.prepared import SIDE, class_names
 from emcaps.data.splits import VALIDATIONS
 from emcaps.names import first_of
@@ -25,23 +26,38 @@ from emcaps.nn.losses import TINY
 from emcaps.routing import RoutingOutput
 from emcaps.train.advice import new_run_command, resume_command
 from emcaps.train.checkpoint import load_network
-from emcaps.train.randomness import own_randomness
+from emcaps.train.randomness import ExampleOrder, own_randomness
 from emcaps.train.run_folder import CONFIG, WEIGHTS, read_environment
 from emcaps.train.tensor_file import SHIPPED_FOLDER, is_shipped
 
+ASKED = 16
+"""How many images a teacher must have an answer to before it teaches."""
 
-def load_teachers(config: RunConfig, folder: Path, device: torch.device) -> list[nn.Module]:
+
+def load_teachers(config: RunConfig, folder: Path, images: Tensor) -> list[nn.Module]:
     """The networks that a run in `folder` learns from; a ValueError if one of them may not teach it.
 
-    The caller's random number generators are left alone.
+    They are on the device of the training images uint8 (N, C, H, W), and must have answers to a few of them. The
+    caller's random number generators are left alone.
     """
     teachers: list[nn.Module] = []
     for path in _found(config, folder):
-        with own_randomness(device):  # new weights are drawn before those of the file replace them
-            network, learned, _ = load_network(path, device)
+        with own_randomness(images.device):  # new weights are drawn before those of the file replace them
+            network, learned, _ = load_network(path, images.device)
         _check_may_teach(_name(path), learned.data, config.data)
         teachers.append(network.eval().requires_grad_(False))
+        if not _answers(teachers[-1], images, config).isfinite().all():
+            raise ValueError(f"the teacher {_name(path)} answers NaN to images of the run: use another teacher")
     return teachers
+
+
+def _answers(teacher: nn.Module, images: Tensor, config: RunConfig) -> Tensor:
+    """(ASKED, classes): what one teacher says of centre crops of a few images."""
+    chosen = ExampleOrder(len(images), ASKED, config.train.seed, images.device).batch(0)
+    crops = evaluation_crops(images[chosen], config.data.crop, standardised=config.data.standardise)[:, 0]
+    answer = mean_answer([teacher], crops)
+    assert answer is not None
+    return answer
 
 
 def teacher_fingerprints(config: RunConfig, folder: Path) -> dict[str, str]:
@@ -51,7 +67,7 @@ def teacher_fingerprints(config: RunConfig, folder: Path) -> dict[str, str]:
 
 
 def check_same_teachers(config: RunConfig, folder: Path, seen: Mapping[str, str]) -> None:
-    """Raise ValueError if a run had other teachers than those of these fingerprints; of a complete run none is needed."""
+    """Raise ValueError if a run had other teachers than `seen`, their fingerprints; a complete run needs none."""
     recorded = read_environment(folder).get("data", seen)
     for (teacher, fingerprint), path in zip(seen.items(), _paths(config, folder), strict=False):
         if recorded.get(teacher) != fingerprint:
