@@ -184,6 +184,12 @@ def test_every_setting_is_a_number_a_text_or_a_choice():
             assert wanted in known or typing.get_origin(wanted) is typing.Literal, name
 
 
+def test_an_empty_text_is_an_empty_list():
+    """So that the command line can leave out what a file of settings lists."""
+    taught = RunConfig().override({"train.teachers": ["../elder"]})
+    assert taught.override({"train.teachers": ""}) == RunConfig()
+
+
 def test_old_names_are_read_and_new_ones_written():
     new = preset("tiny").override({"train.margin_schedule": "linear", "train.learning_rate_schedule": "cosine"})
     assert preset("tiny").override({"train.margin": "linear", "train.decay": "cosine"}) == new

@@ -327,8 +327,9 @@ class TrainConfig:
     """With network.decoder: what the decoder's squared error, the mean over pixels, is multiplied by in the loss. The
     capsule of each class that a crop is mixed from draws the whole crop, and counts by its share."""
     teachers: tuple[str, ...] = ()
-    """Trained networks that the run learns from, besides the labels: weights files or folders of runs, as paths from
-    the run's own folder. They must read the same images and know the same classes."""
+    """Trained networks that the run learns from, besides the labels: networks that come with the package, by name, and
+    weights files or folders of runs, as paths from the run's own folder. They must read the same images and know the
+    same classes."""
     teaching: float = 1.0
     """With train.teachers: what the cross-entropy between the mean of their answers and the network's is multiplied by
     in the loss."""
@@ -355,7 +356,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self, "train", _types())
-        check_texts(self, "train", "teachers", "name each of them by --teacher")
+        check_texts(self, "train", "teachers", "name each of them by --teacher, or none by --set train.teachers=")
         check_sizes(self, "train")
         counts = ("steps", "batch_size", "decay_steps", "margin_steps", "log_every", "checkpoint_every")
         check_numbers(self, "train", "at least 1", *counts, "keep_checkpoints")

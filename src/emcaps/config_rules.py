@@ -87,7 +87,7 @@ def parse(name: str, value: Any, wanted: Any) -> Any:
     if name == "network.layers":  # which NetworkConfig reads
         return value
     if typing.get_origin(wanted) is tuple:
-        return tuple(value) if isinstance(value, list) else value  # the config itself checks what is in it
+        return tuple(value) if isinstance(value, list) or value == "" else value  # the config checks what is in it
     if isinstance(value, str) and wanted is not str:
         try:
             value = wanted(value.replace("_", ""))

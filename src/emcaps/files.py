@@ -25,6 +25,8 @@ HAS_LOCKS = fcntl is not None
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR)
 """Error numbers of the system for a full disk, and for a place where nothing can be written."""
+OTHERWISE = ", or choose another folder"
+"""How the remedies of these errors end; who cannot choose leaves it out."""
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -170,12 +172,12 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            message = f"no space left to write {path}; what was there before is untouched: free some space or choose "
+            message = f"no space left to write {path}; what was there before is untouched: free some space"
         elif error.errno in UNWRITABLE:
-            message = f"{path} cannot be written ({os.strerror(error.errno)}): choose "
+            message = f"{path} cannot be written ({os.strerror(error.errno)}): allow writing there"
         else:
             raise
-        raise OSError(error.errno, message + "another folder") from error
+        raise OSError(error.errno, message + OTHERWISE) from error
 
 
 def half_of_memory() -> int:

@@ -35,9 +35,19 @@ def test_train_eval_resume(emcaps, data, tmp_path):
     assert "--resume 'a b'" in emcaps("train", "tiny", "--run", "a b", *TINY)[2]
 
     assert emcaps("train", "--resume", "runs/first", "--steps", 5)[0] == 0
-    assert (
-        "only --steps and --set train.graph=... may change" in emcaps("train", "--resume", "runs/first", "--seed", 3)[2]
+
+
+def test_what_a_resumed_run_cannot_change_is_named(emcaps, data):
+    emcaps("train", "tiny", "--steps", 1, "--run", "r", *TINY)
+    _, _, err = emcaps("train", "--resume", "r", "--seed", 3, "--data", "smallnorb")
+    assert err.startswith(
+        "emcaps: a resumed run keeps its settings, but in r data.dataset is 'toys' and cannot become 'smallnorb'; "
+        "train.seed is 0 and cannot become 3. Only train.steps, "
     )
+    assert emcaps("train", "--resume", "r", "--seed", 0)[0] == 0, "as it is"
+    assert "train.teachers is () and cannot become ('.',)" in emcaps("train", "--resume", "r", "--teacher", "r")[2]
+    assert "--resume r says which run to train: leave out --run s" in emcaps("train", "--resume", "r", "--run", "s")[2]
+    assert "which run to train: leave out the preset 'tiny'" in emcaps("train", "tiny", "--resume", "r")[2]
 
 
 def test_eval_with_several_crops_and_a_single_file(emcaps, data):

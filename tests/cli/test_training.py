@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from commands import TINY
@@ -60,12 +61,39 @@ def test_teachers_are_found_from_wherever_the_new_run_lies(emcaps, data, tmp_pat
     assert emcaps("train", "--config", "a/b/pupil", "--run", "c/again")[0] == 0
     for run, teacher in (("a/b/pupil", "../../../elders/one"), ("c/again", "../../elders/one")):
         assert json.loads((tmp_path / run / "config.json").read_text())["train"]["teachers"] == [teacher]
-    status, _, err = emcaps("train", "tiny", "--teacher", "small-toys", "--run", "strict")
+    status, _, err = emcaps("train", "tiny", "--teacher", "small-toys", "--run", "strict", *TINY)
     assert status == 1
-    assert "small-toys.safetensors reads images with data.standardise background, not image" in err
+    settings = "--set data.crop=32 and --set data.standardise=background"
+    assert "but small-toys reads crops of 32 pixels a side, not 16; images with data.standardise b" in err
+    assert f": use {settings}, or another teacher" in err
     assert "unknown network 'nobody'" in emcaps("train", "tiny", "--teacher", "nobody")[2]
     assert not (tmp_path / "strict").exists()
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_teacher_of_the_package_is_known_by_its_name(emcaps, data, tmp_path):
+    """So that its run can be moved, even to another machine; another run can do without it."""
+    like_it = (*TINY, "--set", "data.crop=32", "--set", "data.standardise=background")
+    status, _, err = emcaps("train", "tiny", "--steps", 1, "--teacher", "small-toys", "--run", "pupil", *like_it)
+    assert status == 0, err
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "pupil").rename(tmp_path / "a/b/pupil")
+    status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2)
+    assert status == 0, err
+    for run, options, teachers in (("same", (), ["small-toys"]), ("alone", ("--set", "train.teachers="), [])):
+        status, _, err = emcaps("train", "--config", "a/b/pupil", "--run", run, *options)
+        assert status == 0, err
+        assert json.loads((tmp_path / run / "config.json").read_text())["train"]["teachers"] == teachers
+    _, _, err = emcaps("train", "tiny", "--set", "train.teachers=small-toys")
+    assert "name each of them by --teacher, or none by --set train.teachers=" in err
+
+
+def test_a_folder_that_is_no_run_is_no_teacher(emcaps, data, tmp_path):
+    """It is named as it was given."""
+    (tmp_path / "elders").mkdir()
+    status, _, err = emcaps("train", "tiny", "--teacher", "elders")
+    assert status == 1
+    assert "a teacher would be elders/weights.safetensors, which is not there: name the folder of a run that is" in err
 
 
 def test_a_run_that_was_moved_is_resumed_with_its_teacher(emcaps, data, tmp_path):
@@ -76,7 +104,7 @@ def test_a_run_that_was_moved_is_resumed_with_its_teacher(emcaps, data, tmp_path
     status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2)
     assert status == 1
     assert "elders/one, which is not there" in err
-    assert "name all of them by --teacher" in err
+    assert "by --teacher. If a resumed run's teachers lie elsewhere now, name all of them" in err
     status, _, err = emcaps("train", "--resume", "a/b/pupil", "--steps", 2, "--teacher", "elders/one")
     assert status == 0, err
     found = json.loads((tmp_path / "a/b/pupil/config.json").read_text())["train"]
@@ -249,6 +277,47 @@ def test_a_full_disk_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
     assert (status, err.splitlines()[-1]) == (1, f"{message} s {' '.join(options)}")
 
 
+def test_a_place_that_becomes_read_only_tells_how_to_resume(emcaps, data, tmp_path, monkeypatch):
+    """A run that is at work cannot choose another folder; a new one can."""
+    import builtins
+
+    refused = []
+
+    def read_only(path, mode="r", *arguments, **settings):
+        if "a" in mode and Path(path).name in refused:
+            raise OSError(30, "Read-only file system", str(path))
+        return open_file(path, mode, *arguments, **settings)
+
+    open_file = open
+    monkeypatch.setattr(builtins, "open", read_only)
+    says = "r/{} cannot be written (Read-only file system): allow writing there"
+    refused[:] = [".lock"]
+    _, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert err.splitlines()[-1] == f"emcaps: {says.format('.lock')}, or choose another folder"
+    refused[:] = ["metrics.jsonl"]
+    resume = "then resume with: emcaps train --resume r"
+    _, _, err = emcaps("train", "tiny", "--steps", 3, "--run", "r", *TINY)
+    assert err.splitlines()[-1] == f"emcaps: {says.format('metrics.jsonl')}; {resume}"
+    refused[:] = [".lock"]
+    _, _, err = emcaps("train", "--resume", "r")
+    assert err.splitlines()[-1] == f"emcaps: {says.format('.lock')}; {resume}"
+    refused[:] = []
+    assert emcaps("train", "--resume", "r")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["", "runs"])
+def test_a_new_run_where_nothing_can_be_written_is_told_so(emcaps, data, tmp_path, monkeypatch, place):
+    def read_only(path, *_, **__):
+        if not path.exists():
+            raise OSError(30, "Read-only file system", str(path))
+
+    (tmp_path / place).mkdir(exist_ok=True)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    status, _, err = emcaps("train", "tiny", "--steps", 1, *TINY)
+    assert status == 1
+    assert "cannot be written (Read-only file system): allow writing there, or choose another folder" in err
+
+
 def _fail_after(monkeypatch, steps, error):
     """Let a training step raise after so many whole ones."""
     from emcaps.train.step import TrainingStep
@@ -371,6 +440,7 @@ def test_damaged_weights_are_refused_and_made_anew_by_resuming(emcaps, data, tmp
         status, _, err = emcaps(*command)
         assert status == 1
         assert "weights.safetensors is damaged" in err
+        assert err.endswith("make it again from a checkpoint of its run: emcaps train --resume run\n")
         assert len(err.strip().splitlines()) == 1
     assert emcaps("train", "--resume", "run")[0] == 0
     assert path.read_bytes() == whole

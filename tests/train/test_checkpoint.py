@@ -457,8 +457,24 @@ def test_load_newest_passes_over_damaged_ones(tmp_path, save, caplog):
     make_newest(load_newest(path), path)
     assert steps_in(tmp_path) == [0], "nothing to do"
     path.write_bytes(b"")
-    with pytest.raises(DamagedFileError):
+    again = r"no other .* is whole, so use another copy of one, or train again: emcaps train --config "
+    with pytest.raises(DamagedFileError, match=again):
         load_newest(path)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "weights.safetensors"])
+def test_a_damaged_file_of_a_run_is_made_again_by_resuming(tmp_path, save, name):
+    """As long as there is a checkpoint to resume from."""
+    for step in range(2):
+        save(step, 2)
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"again from a checkpoint of its run: emcaps train --resume "):
+        load(tmp_path / name)
+    for other in kept_checkpoints(tmp_path / "checkpoint.safetensors"):
+        if other.name != name:
+            other.unlink()
+    with pytest.raises(DamagedFileError, match=r": use another copy$"):
+        load(tmp_path / name)
 
 
 def test_a_machine_without_memory_is_not_taken_for_a_damaged_file(tmp_path, save, monkeypatch):

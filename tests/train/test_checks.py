@@ -1,6 +1,6 @@
 import pytest
 
-from emcaps.config import preset
+from emcaps.config import NetworkConfig, preset
 from emcaps.train import train
 from emcaps.train.checks import check_fits
 from patterns import pattern_examples
@@ -64,4 +64,13 @@ def test_a_fold_that_does_not_exist_is_told_before_a_run_folder_is_made(tmp_path
         changed = config.override({"data.fold": 5, "data.split": split})
         with pytest.raises(ValueError, match=r"data\.fold 5 needs at least 6 training instances of each category"):
             train(changed, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", ["tiny", NetworkConfig()])
+def test_what_is_no_config_of_a_run_is_refused(tmp_path, given):
+    with pytest.raises(
+        ValueError, match=r"must be a RunConfig, such as preset\(\"tiny\"\), not (NetworkConfig|'tiny')"
+    ):
+        train(given, tmp_path / "run")
     assert not (tmp_path / "run").exists()

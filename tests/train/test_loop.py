@@ -158,7 +158,9 @@ def test_a_run_with_no_whole_checkpoint_is_left_as_it_is(whole_run, config, data
     for path in whole_run.glob("checkpoint*"):
         path.write_bytes(path.read_bytes()[:-1])
     before = {path.name: path.read_bytes() for path in whole_run.iterdir()}
-    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is damaged .*use another copy"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint\.safetensors is damaged .*train again: emcaps train --config .*whole$"
+    ):
         train(config, whole_run, device="cpu", data_folder=data_folder, resume=True)
     assert {path.name: path.read_bytes() for path in whole_run.iterdir()} == before
 
@@ -213,13 +215,19 @@ def test_a_run_that_has_lost_its_checkpoint_is_not_started_over(whole_run, confi
 
 
 def test_resume_of_nothing_or_with_other_settings(whole_run, tmp_path, config, data_folder):
-    with pytest.raises(FileNotFoundError, match="is not a run folder"):
+    with pytest.raises(FileNotFoundError, match=r"is not a run folder: it has no config\.json; name a folder that"):
         train(config, tmp_path / "nothing", device="cpu", data_folder=data_folder, resume=True)
-    other = config.override({"train.batch_size": 9})
-    with pytest.raises(ValueError, match="a resumed run keeps its settings"):
+    other = config.override({"train.batch_size": 9, "train.loss": "margin", "train.steps": 13})
+    with pytest.raises(
+        ValueError,
+        match=r"its settings, but in .*whole train\.batch_size is 8 and cannot become 9; train\.loss is 'spread' and "
+        r"cannot become 'margin'\. Only train\.steps, .* start a new run .* --config .*whole$",
+    ):
         train(other, whole_run, device="cpu", data_folder=data_folder, resume=True)
     shorter = config.override({"train.steps": 5})
-    with pytest.raises(ValueError, match=r"is at step 12 already, beyond train\.steps 5"):
+    with pytest.raises(
+        ValueError, match=r"at step 12 already, beyond train\.steps 5: name at least 12 steps, or .* --steps 5"
+    ):
         train(shorter, whole_run, device="cpu", data_folder=data_folder, resume=True)
 
 
@@ -232,7 +240,7 @@ def test_two_processes_cannot_work_on_one_run(whole_run, config, data_folder):
 def test_resume_after_settings_were_changed_by_hand(whole_run, config, data_folder):
     other = config.override({"train.learning_rate": 0.5})
     (whole_run / "config.json").write_text(other.to_json())
-    with pytest.raises(ValueError, match=r"config\.json and checkpoint\.safetensors .* have different settings"):
+    with pytest.raises(ValueError, match=r"In config\.json train\.learning_rate is 0\.5, not 0\.003: set it back"):
         train(other, whole_run, device="cpu", data_folder=data_folder, resume=True)
 
 

@@ -31,7 +31,7 @@ def test_start_run_records_config_and_environment(tmp_path, config):
 
 def test_start_run_refuses_a_folder_that_holds_one(tmp_path, config):
     start_run(tmp_path, config, CPU, DATA)
-    with pytest.raises(ValueError, match="holds a run already: resume it with --resume"):
+    with pytest.raises(ValueError, match="holds a run already: resume it with emcaps train --resume"):
         start_run(tmp_path, config, CPU, DATA)
 
 

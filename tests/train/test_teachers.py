@@ -20,7 +20,7 @@ from emcaps.train.teachers import load_teachers, mean_answer, teaching_loss
 from train.ranks import together, train_rank
 from train.runs import assert_same_run, numbers
 
-CPU = torch.device("cpu")
+IMAGES = (torch.arange(20 * 48 * 48) * 37 % 256).to(torch.uint8).view(20, 1, 48, 48)
 LOGITS = torch.tensor([[0.0, 3.0, -1.0], [2.0, 2.0, -5.0]])
 
 
@@ -64,7 +64,7 @@ def test_the_loss_is_least_where_the_answers_agree():
 
 def test_a_step_adds_the_weighted_mean_answer_of_all_teachers(classroom, config):
     torch.manual_seed(0)
-    teachers = load_teachers(config, classroom / "pupil", CPU)
+    teachers = load_teachers(config, classroom / "pupil", IMAGES)
     crops, labels = torch.randn(6, 1, 16, 16), torch.arange(6) % 5
     networks = [load_network(classroom / name / "weights.safetensors")[0] for name in ("capsules", "cnn")]
     shares = [network.eval()(crops) for network in networks]
@@ -124,7 +124,9 @@ def test_a_teacher_that_has_changed_stops_a_resumed_run(classroom, config, data_
         next(network.parameters()).add_(1)
     save_weights(weights, network, learned, step)
     with pytest.raises(
-        ValueError, match=r"pupil had another teacher 1, whose weights were not those of \.\./other: res"
+        ValueError,
+        match=r"pupil had another teacher 1: its weights were not those of .*classroom\d+/other/weights\.safetensors\. "
+        r"Restore them, .* or start a new run: emcaps train --config .*pupil$",
     ):
         train(config, classroom / "pupil", device="cpu", data_folder=data_folder, resume=True)
 
@@ -135,13 +137,13 @@ def test_a_run_that_was_moved_resumes_with_its_teachers_from_where_they_lie(clas
     train(config, classroom / "leaving", **how, on_progress=interrupted_at(7))
     (classroom / "far/away").mkdir(parents=True)
     moved = (classroom / "leaving").rename(classroom / "far/away/moved")
-    with pytest.raises(FileNotFoundError, match=r"names .*away/capsules, which is not there: .* by --teacher, in the"):
+    with pytest.raises(FileNotFoundError, match=r"be .*away/capsules, which is not there: .* all of them, in the"):
         train(config, moved, **how, resume=True)
 
     there = [f"../../{name}" for name in config.train.teachers]
-    with pytest.raises(ValueError, match=r"had another teacher 1, .* in the same order"):
+    with pytest.raises(ValueError, match=r"had another teacher 1: .* in the same order"):
         train(config.override({"train.teachers": there[::-1]}), moved, **how, resume=True)
-    with pytest.raises(ValueError, match=r"keeps its settings, .* and teachers only in where they lie"):
+    with pytest.raises(ValueError, match=r"but in .*moved train\.teachers is \(.*\) and cannot become"):
         train(config.override({"train.teachers": there[:1]}), moved, **how, resume=True)
     config = config.override({"train.teachers": there})
     assert train(config, moved, **how, resume=True).complete
@@ -166,17 +168,20 @@ def test_the_callers_random_numbers_are_left_alone(classroom, config):
     torch.manual_seed(5)
     want = torch.rand(3)
     torch.manual_seed(5)
-    assert len(load_teachers(config, classroom / "pupil", CPU)) == 2
+    assert len(load_teachers(config, classroom / "pupil", IMAGES)) == 2
     assert torch.equal(torch.rand(3), want)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.teachers": ["../nobody"]}, r"names .*classroom\d+/nobody, which is not there: .* is complete"),
-        ({"data.crop": 18}, r"capsules/weights\.safetensors reads crops of so many pixels: 16, not 18: use another"),
-        ({"data.standardise": "background"}, "reads images with data.standardise image, not background"),
-        ({"data.view": "stereo"}, "reads images of so many channels: 1, not 2"),
+        ({"train.teachers": ["../nobody"]}, r"would be .*classroom\d+/nobody, which is not there: .* is complete"),
+        (
+            {"data.crop": 18, "data.standardise": "background"},
+            r"capsules/weights\.safetensors reads crops of 16 pixels a side, not 18; images with data\.standardise "
+            r"image, not background: use --set data\.crop=16 and --set data\.standardise=image, or another teacher",
+        ),
+        ({"data.view": "stereo"}, "reads images of 1 channel, not 2: use --set data.view=mono, or another teacher"),
     ],
 )
 def test_who_may_not_teach(classroom, config, data_folder, changes, message):
@@ -185,26 +190,56 @@ def test_who_may_not_teach(classroom, config, data_folder, changes, message):
     assert not (classroom / "refused").exists()
 
 
+def test_a_teacher_that_was_interrupted_is_named_with_the_command_that_finishes_it(classroom, config, data_folder):
+    how = {"device": "cpu", "data_folder": data_folder}
+    alone = config.override({"train.teachers": [], "train.teaching": 1.0})
+    train(alone, classroom / "dropout", **how, on_progress=interrupted_at(5))
+    with pytest.raises(
+        FileNotFoundError, match=r"the run in .*dropout is not: finish it with emcaps train --resume .*dropout$"
+    ):
+        train(config.override({"train.teachers": ["../dropout"]}), classroom / "pupil of dropout", **how)
+
+
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf")])
+def test_a_teacher_without_answers_is_refused_before_the_run_begins(classroom, config, data_folder, spoiled):
+    """And not for the learning rate, of which it knows nothing."""
+    network, learned, step = load_network(classroom / "cnn/weights.safetensors")
+    with torch.no_grad():
+        next(network.parameters()).fill_(spoiled)
+    save_weights(classroom / "spoiled.safetensors", network, learned, step)
+    config = config.override({"train.teachers": ["../capsules", "../spoiled.safetensors"]})
+    with pytest.raises(
+        ValueError, match=r"the teacher .*/spoiled\.safetensors answers NaN to images of the run: use an"
+    ):
+        train(config, classroom / "spoiled pupil", device="cpu", data_folder=data_folder)
+    assert not (classroom / "spoiled pupil").exists()
+
+
 def trained_with(classroom, changes):
-    """The capsule network as if it had been trained with other settings of its data."""
-    network, learned, step = load_network(classroom / "capsules/weights.safetensors")
+    """A network like the capsules, as if it had been trained with other settings of its data."""
+    config = read_config(classroom / "capsules").override(changes)
     path = classroom / "elsewhere.safetensors"
-    save_weights(path, network, learned.override(changes), step)
+    save_weights(path, build_network(config.network, config.data.image_channels, config.data.crop), config, 2)
     return path.name
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data.names": list("abcde")}, r"answers with the classes \('a', .*'e'\), not \('animal', "),
-        ({"data.size": 20}, "reads images that were brought to so many pixels a side: 20, not 48: use another"),
-        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop"),
+        (
+            {"data.names": list("abcde")},
+            "tells a, b, c and 2 more apart, and the images show animal, .*: use another",
+        ),
+        ({"data.size": 20}, "reads images of 20 pixels a side, not 48: use images imported with --size 20, or"),
+        ({"data.fit": "pad"}, r"reads images with data\.fit pad, not crop: use images imported with --fit pad"),
+        ({"data.view": "stereo"}, "reads images of 2 channels, not 1: use --stereo, or another teacher"),
+        ({"data.channels": 3}, "reads images of 3 channels, not 1: use images of 3 channels, or another teacher"),
     ],
 )
 def test_who_learned_from_other_images_may_not_teach(classroom, config, changes, message):
     config = config.override({"train.teachers": [f"../{trained_with(classroom, changes)}"]})
     with pytest.raises(ValueError, match=message):
-        load_teachers(config, classroom / "pupil", CPU)
+        load_teachers(config, classroom / "pupil", IMAGES)
 
 
 @pytest.mark.parametrize("split", ["validation", "azimuth-validation"])
@@ -215,6 +250,6 @@ def test_who_learned_from_held_out_examples_may_not_teach(classroom, config, spl
         with pytest.raises(
             ValueError, match=rf"trained on toys, split '{other}', fold {fold}, not toys, .*, fold 0: use"
         ):
-            load_teachers(taught, classroom / "pupil", CPU)
+            load_teachers(taught, classroom / "pupil", IMAGES)
     name = trained_with(classroom, {"data.split": split})
-    assert load_teachers(taught, classroom / "pupil", CPU)
+    assert load_teachers(taught, classroom / "pupil", IMAGES)

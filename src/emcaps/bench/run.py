@@ -57,7 +57,7 @@ def run_bench(
         wanted = list(dict.fromkeys(base_name(name) for case in cases for name in only[case]))
     chosen, skipped = implementations(wanted, place)
     for line in skipped:
-        console.print(line, markup=False)  # it may name emcaps[numba]
+        console.print(line, markup=False)  # it may hold square brackets
     timed = {case: [each for each in chosen if only is None or each.is_named(only[case])] for case in cases}
     with _current(place), _precision(tf32):
         _check_all(timed, place, console)

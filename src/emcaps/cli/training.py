@@ -30,7 +30,7 @@ from emcaps.cli.shared import (
     show_evaluations,
 )
 from emcaps.config import DATASETS, RunConfig, TrainConfig, preset
-from emcaps.files import FULL, open_regular, parse_json
+from emcaps.files import FULL, OTHERWISE, UNWRITABLE, explain_disk_errors, open_regular, parse_json
 
 if TYPE_CHECKING:
     from emcaps.train import Progress
@@ -135,15 +135,22 @@ def train(
 
 
 def _found(teachers: list[str]) -> list[str]:
-    """Where these networks are; a run's folder stays one, and must be complete when the new run starts."""
-    from emcaps.weights import find_weights
+    """Where these networks are; those that come with the package keep their names.
 
-    return [os.path.abspath(name if Path(name).is_dir() else find_weights(name)) for name in teachers]
+    A run's folder stays one, and must be complete when the new run starts.
+    """
+    from emcaps.weights import SHIPPED, find_weights
+
+    found = []
+    for name in teachers:
+        packaged = name in SHIPPED and not Path(name).exists()
+        found.append(name if packaged else os.path.abspath(name if Path(name).is_dir() else find_weights(name)))
+    return found
 
 
 def _seen_from(run: Path, teachers: Sequence[str]) -> list[str]:
-    """These absolute paths as a run's settings have them, so that a folder of runs can be moved as a whole."""
-    return [os.path.relpath(path, run) for path in teachers]
+    """What `_found` gave as a run's settings have it, so that a folder of runs can be moved as a whole."""
+    return [os.path.relpath(name, run) if os.path.isabs(name) else name for name in teachers]
 
 
 def _check_dataset(config: RunConfig, folder: Path | None) -> None:
@@ -173,17 +180,17 @@ def _tell_of_crop(config: RunConfig, run: Path) -> None:
 def _resumed_config(
     resume: Path, name: str | None, config_file: Path | None, changes: dict[str, Any], run: Path | None
 ) -> RunConfig:
-    from emcaps.train.loop import MAY_CHANGE
+    from emcaps.train.resume import check_may_resume
     from emcaps.train.run_folder import read_config
 
     if config_file is not None:
         raise ValueError("--config starts a new run, but a resumed run keeps its settings: leave out one of the two")
-    if name is not None or run is not None or not changes.keys() <= set(MAY_CHANGE):
-        raise ValueError(
-            "a resumed run keeps its settings: only --steps and --set train.graph=... may change, "
-            "train.keep_checkpoints, and by --teacher where its teachers lie"
-        )
-    return read_config(resume).override(changes)
+    if name is not None or run is not None:
+        other = f"the preset {name!r}" if name is not None else f"--run {run}"
+        raise ValueError(f"--resume {resume} says which run to train: leave out {other}")
+    config = read_config(resume).override(changes)
+    check_may_resume(resume, config)
+    return config
 
 
 def _new_config(name: str | None, config_file: Path | None, changes: dict[str, Any]) -> tuple[str, RunConfig]:
@@ -220,8 +227,14 @@ def _read_config_file(path: Path) -> RunConfig:
         config = RunConfig.from_dict(settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    # Its teachers are named from its own folder, and the new run may lie elsewhere.
-    return config.override({"train.teachers": [os.path.abspath(path.parent / name) for name in config.train.teachers]})
+    return config.override({"train.teachers": [_from_anywhere(name, path.parent) for name in config.train.teachers]})
+
+
+def _from_anywhere(teacher: str, folder: Path) -> str:
+    """As `_found` gives a teacher that a run in this folder names: the new run may lie elsewhere."""
+    from emcaps.weights import SHIPPED
+
+    return teacher if teacher in SHIPPED else os.path.abspath(folder / teacher)
 
 
 def _new_run_folder(name: str, config: RunConfig) -> Path:
@@ -233,11 +246,13 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
         else Path(data.dataset).resolve().name.removesuffix(".npz")
     )
     base = Path("runs") / f"{name}-{shown}-seed{config.train.seed}"
-    base.parent.mkdir(exist_ok=True)
+    with explain_disk_errors(base.parent):
+        base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2
     while True:
         try:
-            candidate.mkdir()  # of several processes that start together, only one can make it
+            with explain_disk_errors(candidate):
+                candidate.mkdir()  # of several processes that start together, only one can make it
             return candidate
         except FileExistsError:
             candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
@@ -275,7 +290,7 @@ def _removing_if_empty(run: Path) -> Iterator[None]:
 
 @contextmanager
 def _advising(run: Path, command: str) -> Iterator[None]:
-    """Add to the message of a full disk, a lost process or a lost GPU the command that resumes the run."""
+    """Add the command that resumes the run to errors of the disk, of a lost process and of a lost GPU."""
     from emcaps.train.device_errors import LostDeviceError
 
     begun = run / CONFIG_FILE
@@ -290,8 +305,10 @@ def _advising(run: Path, command: str) -> Iterator[None]:
     except ConnectionError as error:
         raise ConnectionError(f"{error}; resume with: {command}") from error
     except OSError as error:
-        if error.errno in FULL and begun.exists():
-            raise OSError(error.errno, f"{error.strerror}; then resume with: {command}") from error
+        if error.errno in (*FULL, *UNWRITABLE) and begun.exists():
+            said = f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+            said = said.removesuffix(OTHERWISE)  # the run is where it is
+            raise OSError(error.errno, f"{said}; then resume with: {command}") from error
         raise
 
 

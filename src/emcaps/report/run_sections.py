@@ -15,7 +15,7 @@ from emcaps.report.settings import shown_value
 from emcaps.report.svg_charts import Line, legend, line_chart
 from emcaps.report.tables import MOST_COLUMNS, MOST_ROWS
 from emcaps.train.evaluate import Evaluation, InstanceErrors
-from emcaps.train.run_folder import TEACHER
+from emcaps.train.teachers import TEACHER
 
 STYLE = """
 .gallery { list-style: none; padding: 0; display: grid; gap: 1rem;

@@ -101,7 +101,7 @@ def _first_numbers(version: str) -> tuple[int, ...]:
 def _numba_import_problem() -> str | None:
     """Why numba cannot be imported, or None. Only an import can tell: numba may not support the NumPy beside it."""
     if importlib.util.find_spec("numba") is None:
-        return "the package numba is not installed: pip install 'emcaps[numba]'"
+        return "the package numba is not installed: pip install numba"
     try:
         importlib.import_module("numba")
     except ImportError as error:
@@ -121,7 +121,7 @@ def _triton_version() -> str | None:
 @functools.cache
 def suggest_numba() -> None:
     """Say once per process what would make routing fast on a CPU."""
-    logger.warning("EM routing is far faster on a CPU with numba: pip install 'emcaps[numba]'")
+    logger.warning("EM routing is far faster on a CPU with numba: pip install numba")
 
 
 @functools.cache

@@ -23,12 +23,14 @@ from emcaps.config_rules import MOST_STEPS
 from emcaps.nn import build_network
 from emcaps.nn.classifier import Classifier
 from emcaps.routing.availability import choose_implementation, unavailable
+from emcaps.train.advice import new_run_command, resume_command
 from emcaps.train.average import AveragedWeights
 from emcaps.train.device import pick_device
 from emcaps.train.tensor_file import DamagedFileError, read_tensors, write_tensors
 
 logger = logging.getLogger("emcaps")
 
+CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
 NETWORK, OPTIMISER, SUMS, AVERAGE = "network.", "optimiser.", "sums.", "average."
 
 
@@ -86,17 +88,17 @@ def kept_checkpoints(path: Path) -> list[Path]:
 def load_newest(path: Path) -> Checkpoint | None:
     """The newest whole one of the checkpoint at `path` and those before it, with a warning unless it is the first.
 
-    None if there is none at all; the newest one's DamagedFileError if all of them are damaged.
+    None if there is none at all; a DamagedFileError if all of them are damaged.
     """
-    damaged: list[DamagedFileError] = []
+    damaged: dict[Path, str] = {}
     for found in kept_checkpoints(path):
         try:
             checkpoint = load(found)
         except DamagedFileError as error:
-            damaged.append(error)
+            damaged[found] = error.wrong
             continue
         if found != path:
-            wrong = "; ".join(map(str, damaged)) or f"there is no {path}"
+            wrong = "; ".join(f"{one} is damaged ({why})" for one, why in damaged.items()) or f"there is no {path}"
             logger.warning(
                 "%s. The run resumes from %s, from step %d on",
                 wrong,
@@ -105,7 +107,9 @@ def load_newest(path: Path) -> Checkpoint | None:
             )
         return checkpoint
     if damaged:
-        raise damaged[0]
+        newest, wrong = next(iter(damaged.items()))
+        remedy = f"use another copy of one, or train again: {new_run_command(path.parent)}"
+        raise DamagedFileError(newest, wrong, f"no other checkpoint of the run is whole, so {remedy}")
     return None
 
 
@@ -226,7 +230,14 @@ def load(path: str | Path) -> Checkpoint:
         raise FileNotFoundError(
             f"there is no file {path}: name a .safetensors file that exists, or a run folder that holds its weights"
         )
-    tensors, texts = read_tensors(path, frozenset({"config", "step"}))
+    try:
+        tensors, texts = read_tensors(path, frozenset({"config", "step"}))
+    except DamagedFileError as error:
+        others = [one for one in kept_checkpoints(path.with_name(CHECKPOINT)) if one != path]
+        if path.name in (CHECKPOINT, WEIGHTS) and others:
+            remedy = f"make it again from a checkpoint of its run: {resume_command(path.parent)}"
+            raise DamagedFileError(path, error.wrong, remedy) from error
+        raise
     try:
         config, step = RunConfig.from_json(texts["config"]), _read_step(texts["step"])
         if strange := [name for name in tensors if not name.startswith((NETWORK, OPTIMISER, SUMS, AVERAGE))]:

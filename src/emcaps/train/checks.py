@@ -7,8 +7,17 @@ from pathlib import Path
 from emcaps.config import DATASETS, PLAIN_DATASETS, DataConfig, NetworkConfig, RunConfig
 from emcaps.data.prepared import SIDE, Examples, class_names
 from emcaps.data.sources import source_path
-from emcaps.names import first_of
+from emcaps.names import first_of, shown
 from emcaps.nn.geometry import check_image_size
+
+
+def check_is_run_config(config: object) -> None:
+    """Raise ValueError for what is easily given instead of a RunConfig: a preset's name, or a network's config."""
+    if not isinstance(config, RunConfig):
+        raise ValueError(
+            f'the config of a run must be a RunConfig, such as preset("tiny"), not {shown(config)}: a NetworkConfig '
+            "becomes one by RunConfig(network)"
+        )
 
 
 def fill_in(config: RunConfig, examples: Examples, folder: str | Path | None = None) -> RunConfig:

@@ -60,7 +60,7 @@ class LastGood:
             self.state = _copied(self.step)
 
     def explain(self, steps: int, folder: Path, config: RunConfig) -> str:
-        """What the first bad number was, in a sentence that says where the network is kept; never raises.
+        """What the first bad number was and where the network is kept, in whole sentences; never raises.
 
         The network is left as it was before the step that failed, and is written to the run's folder like that.
         """
@@ -75,7 +75,7 @@ class LastGood:
         except (OSError, ValueError) as error:
             logger.warning("cannot keep the network that failed: %s", error)
             return found
-        return f"{found}{'; ' if found else ''}the network after step {number} is kept in {FAILED}"
+        return f"{found}{' ' if found else ''}The network after step {number} is kept in {FAILED}."
 
     def _find(self, steps: int) -> tuple[int, str]:
         """The number of steps after which the next one fails, and what fails in it; the network is left there."""
@@ -95,10 +95,10 @@ class LastGood:
                 _restore(self.step, before)
                 found = _look(self.step, self.network, number)
                 _restore(self.step, before)
-                return number, f"step {number + 1} is the first that fails: {found}"
+                return number, f"Step {number + 1} is the first that fails: {found}."
             before = _copied(self.step)
         _restore(self.step, failed)
-        return steps, f"no step failed again when they were replayed for up to {SECONDS:.0f} seconds"
+        return steps, f"No step failed again when they were replayed for up to {SECONDS:.0f} seconds."
 
 
 def _copied(step: TrainingStep) -> State:
@@ -158,5 +158,5 @@ def _iteration(network: nn.Module, crops: Tensor, what: str) -> str:
         for number, values in enumerate(steps, 1):
             for quantity in ("assignment", "mean", "variance", "cost", "activation"):
                 if debug.first_bad(getattr(values, quantity)):
-                    return f", and in routing iteration {number} the {quantity} first"
+                    return f". It began with the {quantity} in routing iteration {number}"
     return ""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from emcaps.config import ARRAYS, RunConfig, TrainConfig
+from emcaps.config import ARRAYS, NetworkConfig, RunConfig, TrainConfig
 from emcaps.data.arrays import parts_of_arrays
 from emcaps.data.combine import find_counterparts
 from emcaps.data.prepared import fingerprint
@@ -22,25 +22,23 @@ from emcaps.routing.availability import choose_implementation
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import distributed
 from emcaps.train import run_folder as folders
+from emcaps.train.advice import new_run_command
 from emcaps.train.average import AveragedWeights
 from emcaps.train.board import make_look
-from emcaps.train.checks import check_fits, fill_in
+from emcaps.train.checks import check_fits, check_is_run_config, fill_in
 from emcaps.train.device import start_work
 from emcaps.train.device_errors import explain_full_memory, explain_lost_device
 from emcaps.train.evaluate import Evaluation, evaluate_split, write_evaluations
 from emcaps.train.failure import LastGood, all_finite
 from emcaps.train.graph import make_step, wants_graph
 from emcaps.train.randomness import own_randomness
+from emcaps.train.resume import saved_state
 from emcaps.train.schedules import learning_rate_of, margin_of
 from emcaps.train.start import start_network
 from emcaps.train.step import make_optimiser, make_sums
-from emcaps.train.teachers import load_teachers, teacher_fingerprints
+from emcaps.train.teachers import check_same_teachers, load_teachers, teacher_fingerprints
 from emcaps.train.tensor_file import is_utf8
 from emcaps.train.watch import FIRST_CHECKS, make_check, make_watch
-
-MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers")
-"""Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept, and
-where its teachers lie, which stay the same ones."""
 
 
 class Progress(NamedTuple):
@@ -83,6 +81,7 @@ def train(
     Processes that torchrun started (distributed.py) must all call this. They share each batch, which stays as large as
     `config` says, and only process 0 writes and reports progress.
     """
+    check_is_run_config(config)
     folder = Path(folder)
     place = start_work(distributed.device_of(device))
     distributed.join(place)
@@ -95,7 +94,7 @@ def train(
     check_fits(config, split.train)
     images, labels = to_tensors(split.train, config.data.view, place)
     counterparts = find_counterparts(split.train, config.data.view, place) if config.data.splice else None
-    teachers = [] if resume else load_teachers(config, folder, place)  # before the folder of a new run is made
+    teachers = [] if resume else load_teachers(config, folder, images)  # before the folder of a new run is made
     seen = {"train": fingerprint(split.train), "test": fingerprint(split.test)}
     if resume and main:
         folders.read_config(folder)  # before the lock, which would make a missing folder
@@ -108,11 +107,13 @@ def train(
         asked_to_stop(distributed.echo_seconds()) as interrupted,
         ExitStack() as stack,
     ):
-        saved = distributed.from_main(_saved_state(folder, config) if resume and main else None)
+        saved = distributed.from_main(saved_state(folder, config) if resume and main else None)
         first = saved.step if saved else 0
+        taught_by = dict[str, str]()
         if first < config.train.steps:  # else there is nothing left to learn, and teachers need not be there
-            teachers = teachers or load_teachers(config, folder, place)
-            seen |= teacher_fingerprints(config, folder)
+            teachers = teachers or load_teachers(config, folder, images)
+            taught_by = teacher_fingerprints(config, folder)
+            seen |= taught_by
         if distributed.from_main((config, seen)) != (config, seen):
             raise ValueError(
                 f"process {distributed.rank()} has other settings, images or teachers than process 0: start all "
@@ -125,6 +126,7 @@ def train(
         if saved is not None:
             checkpoints.restore(saved, network, optimiser, sums, average)
         if main and resume:
+            check_same_teachers(config, folder, taught_by)
             folders.continue_run(folder, config, place, seen, first)
             if saved is not None:
                 checkpoints.make_newest(saved, folder / folders.CHECKPOINT)
@@ -152,7 +154,7 @@ def train(
 
         def check_finite(step: int) -> None:
             if not all_finite(sums, network):
-                raise NotFiniteError(step, folder, last_good.explain(step, folder, config) if main else "")
+                raise NotFiniteError(step, folder, config, last_good.explain(step, folder, config) if main else "")
             last_good.keep(step)
 
         def save(step: int) -> None:
@@ -284,60 +286,17 @@ def _metrics_row(sums: dict[str, Tensor], config: TrainConfig, step: int) -> dic
     return row
 
 
-def _saved_state(folder: Path, config: RunConfig) -> checkpoints.Checkpoint | None:
-    """The checkpoint to resume from; None if the run was stopped before its first one, so that it starts over."""
-    if not _may_resume(config, folders.read_config(folder)):
-        raise ValueError(
-            f"a resumed run keeps its settings, but {folder} was started with others: only "
-            f"{', '.join(MAY_CHANGE)} may change, steps not with a cosine learning rate or train.average, and "
-            "teachers only in where they lie"
-        )
-    saved = checkpoints.load_newest(folder / folders.CHECKPOINT)
-    if saved is None:
-        _check_nothing_is_lost(folder, config)
-        return None
-    if not _may_resume(config, saved.config):
-        raise ValueError(f"{folders.CONFIG} and {saved.path.name} in {folder} have different settings: one was changed")
-    if saved.step > config.train.steps:
-        raise ValueError(
-            f"the run in {folder} is at step {saved.step} already, beyond train.steps {config.train.steps}"
-        )
-    return saved
-
-
-def _check_nothing_is_lost(folder: Path, config: RunConfig) -> None:
-    """Refuse to start a run over if it had got further than to its first checkpoint: its results would be lost."""
-    found = [name for name in (folders.WEIGHTS, folders.EVALUATION) if (folder / name).exists()]
-    last = max((row["step"] for row in folders.read_metrics(folder)), default=0)
-    if found or last > config.train.checkpoint_every:
-        raise ValueError(
-            f"the run in {folder} has got to step {last}, but it has no {folders.CHECKPOINT} to resume from, and to "
-            "start over would lose what it found: restore the checkpoint, or train in another folder"
-        )
-
-
-def _may_resume(config: RunConfig, before: RunConfig) -> bool:
-    """Whether a run with the settings `before` may be resumed with `config`: only MAY_CHANGE may differ."""
-    changed: dict[str, Any] = {
-        "train.graph": before.train.graph,
-        "train.keep_checkpoints": before.train.keep_checkpoints,
-    }
-    # A cosine, and what is averaged, depend on the number of all steps.
-    if config.train.learning_rate_schedule != "cosine" and not config.train.average:
-        changed["train.steps"] = before.train.steps
-    if len(config.train.teachers) == len(before.train.teachers):  # their weights are compared when they are loaded
-        changed["train.teachers"] = before.train.teachers
-    return config.override(changed) == before
-
-
 class NotFiniteError(ValueError):
     """The loss or the weights became infinite or NaN by `step`."""
 
-    def __init__(self, step: int, folder: Path, cause: str = "") -> None:
+    def __init__(self, step: int, folder: Path, config: RunConfig, cause: str = "") -> None:
+        floor, least = config.network.variance_floor, NetworkConfig.variance_floor
+        too_low = config.network.kind == "capsules" and floor < least
+        or_floor = f", or with network.variance_floor at least {least}, not {floor:g}" if too_low else ""
         super().__init__(
-            f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops, and a "
-            f"checkpoint that it has is untouched{f' ({cause})' if cause else ''}: in another folder, lower "
-            "train.learning_rate, or raise network.variance_floor if it is below 1e-4"
+            f"the loss or the weights became infinite or NaN by step {step}, so the run in {folder} stops. "
+            f"{cause}{' ' if cause else ''}train.learning_rate is {config.train.learning_rate:g}: start a new run "
+            f"with a lower one{or_floor}: {new_run_command(folder)} --set train.learning_rate=..."
         )
         self.step = step
 
@@ -360,5 +319,5 @@ def _summary_writer(folder: Path) -> Any:
         import PIL  # noqa: F401  (asked now, since it is needed at the first evaluation, for pictures)
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ValueError("TensorBoard is not installed: pip install 'emcaps[tensorboard]', or leave it out") from None
+        raise ValueError("TensorBoard is not installed: pip install tensorboard pillow, or leave it out") from None
     return SummaryWriter

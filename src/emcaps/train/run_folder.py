@@ -18,9 +18,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,12 @@ import torch
 from emcaps.config import RunConfig
 from emcaps.config_rules import MOST_STEPS
 from emcaps.data.prepared import Examples, fingerprint
-from emcaps.files import append_line, parse_json, read_json, write_json, write_text
+from emcaps.files import append_line, explain_disk_errors, parse_json, read_json, write_json, write_text
 from emcaps.provenance import environment
 from emcaps.train import distributed
+from emcaps.train.advice import resume_command
+from emcaps.train.checkpoint import CHECKPOINT as CHECKPOINT
+from emcaps.train.checkpoint import WEIGHTS as WEIGHTS
 from emcaps.train.checkpoint import kept_checkpoints
 
 try:
@@ -42,12 +44,9 @@ except ImportError:  # Windows has no such locks
 logger = logging.getLogger("emcaps")
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
-CHECKPOINT, WEIGHTS, EVALUATION = "checkpoint.safetensors", "weights.safetensors", "evaluation.json"
-MANY_CROPS, ROUTING, FAILURE = "evaluation-13-crops.json", "routing.json", "failure.json"
-VIEWPOINTS = "viewpoints.json"
+EVALUATION, MANY_CROPS, VIEWPOINTS = "evaluation.json", "evaluation-13-crops.json", "viewpoints.json"
+ROUTING, FAILURE = "routing.json", "failure.json"
 LOCK = ".lock"
-TEACHER = "teacher "
-"""What the fingerprint of a teacher's weights is filed under, before the teacher's number."""
 HAS_LOCKS = fcntl is not None
 OF_LAST_WEIGHTS = "accuracy_of_last_weights"
 """The last row of the metrics of a run with train.average has this, too, for each part that is tested: the accuracy
@@ -65,8 +64,11 @@ class BusyRunError(TakenRunError):
 @contextmanager
 def only_user(folder: Path) -> Iterator[None]:
     """Keep a second process out of a run's folder; the system lets go of the lock even if this one is killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a") as file:
+    with explain_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with explain_disk_errors(folder / LOCK):
+            file = stack.enter_context(open(folder / LOCK, "a"))
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +82,7 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
     found = any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINT, WEIGHTS))
     if found or kept_checkpoints(folder / CHECKPOINT):
         raise TakenRunError(
-            f"{folder} holds a run already: resume it with --resume {shlex.quote(str(folder))}, or name another folder"
+            f"{folder} holds a run already: resume it with {resume_command(folder)}, or name another folder"
         )
     write_json(folder / ENVIRONMENT, environment(device) | distributed.provenance() | {"data": dict(data)})
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
@@ -93,14 +95,7 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     """
     found = read_environment(folder)
     seen = found.get("data", data)
-    changed = [name for name in data if seen.get(name) != data[name]]
-    if teachers := [name for name in changed if name.startswith(TEACHER)]:
-        raise ValueError(
-            f"the run in {folder} had another {teachers[0]}, whose weights were not those of "
-            f"{config.train.teachers[int(teachers[0].removeprefix(TEACHER)) - 1]}: restore them, or name all teachers "
-            "where they lie now by --teacher, in the same order"
-        )
-    if changed:
+    if any(seen.get(name) != data[name] for name in data):
         raise ValueError(
             f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
         )
@@ -171,7 +166,10 @@ def is_data_of(folder: Path, parts: Mapping[str, Examples]) -> bool:
 def read_config(folder: Path) -> RunConfig:
     """The settings of an existing run."""
     if not (folder / CONFIG).is_file():
-        raise FileNotFoundError(f"{folder} is not a run folder: it has no {CONFIG}")
+        raise FileNotFoundError(
+            f"{folder} is not a run folder: it has no {CONFIG}; name a folder that emcaps train made, or restore that "
+            "file"
+        )
     settings = read_json(folder / CONFIG)
     try:
         return RunConfig.from_dict(settings)

@@ -35,13 +35,12 @@ SHIPPED_DIGESTS = {
 class DamagedFileError(ValueError):
     """The file is not what was written."""
 
-    def __init__(self, path: Path, wrong: object) -> None:
-        remedy = "use another copy, or resume its run from a checkpoint that is whole"
-        if _is_shipped(path):
+    def __init__(self, path: Path, wrong: object, remedy: str = "use another copy") -> None:
+        if is_shipped(path):
             remedy = "install emcaps again"
         # Only the first line: torch's messages go on with a stack of C++ frames.
-        wrong = str(wrong).partition("\n")[0]
-        super().__init__(f"{path} is damaged or was not written by emcaps ({wrong}): {remedy}")
+        self.wrong = str(wrong).partition("\n")[0]
+        super().__init__(f"{path} is damaged or was not written by emcaps ({self.wrong}): {remedy}")
 
 
 class TensorFile(NamedTuple):
@@ -86,7 +85,7 @@ def read_tensors(path: Path, names: frozenset[str]) -> TensorFile:
     if extra := texts.keys() - names:
         raise DamagedFileError(path, f"its header has {', '.join(map(ascii, sorted(extra)))}, which nobody wrote")
     found = TensorFile(tensors, texts)
-    if expected is None and _is_shipped(path):
+    if expected is None and is_shipped(path):
         expected = SHIPPED_DIGESTS.get(path.name)
     if expected is None:
         _tell_of_missing_digest(path)
@@ -95,7 +94,8 @@ def read_tensors(path: Path, names: frozenset[str]) -> TensorFile:
     return found
 
 
-def _is_shipped(path: Path) -> bool:
+def is_shipped(path: Path) -> bool:
+    """Whether this file came with the package."""
     return path.resolve().parent == SHIPPED_FOLDER
 
 
