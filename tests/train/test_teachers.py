@@ -242,7 +242,7 @@ def test_who_learned_from_other_images_may_not_teach(classroom, config, changes,
         load_teachers(config, classroom / "pupil", IMAGES)
 
 
-@pytest.mark.parametrize("split", ["validation", "azimuth-validation"])
+@pytest.mark.parametrize("split", ["validation", "azimuth-validation", "azimuth"])
 def test_who_learned_from_held_out_examples_may_not_teach(classroom, config, split):
     for fold, other in ((1, split), (0, "standard")):
         name = trained_with(classroom, {"data.split": other, "data.fold": fold})
