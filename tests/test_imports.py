@@ -16,6 +16,7 @@ ORDER = [
     "version",
     "files",
     "config_rules",
+    "config_layers",
     "config",
     "provenance",
     "interrupts",
