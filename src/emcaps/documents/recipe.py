@@ -8,7 +8,7 @@ from emcaps.documents.recorded import candidates_records, choices_records
 from emcaps.experiments.candidates import markdown_candidates
 from emcaps.experiments.choices import VARIANTS, markdown_choices
 
-WITH_CANDIDATES = ("mono-it2", "stereo-it3")
+WITH_CANDIDATES = ("mono-it2", "stereo-it3", "tiny-stereo-it2")
 """The recipes whose changes have recorded runs."""
 
 
