@@ -20,7 +20,7 @@ CARD = (ROOT / "src/emcaps/weights/README.md").read_text(encoding="utf-8")
 
 RUNS = {
     "full-stereo": "results/table2/long-full-stereo-it2/seed0",
-    "small-mono": "results/table2/long-mono-it2/seed0",
+    "small-mono": "results/table2/longest-mono-it2/seed0",
     "small-stereo": "results/table2/long-stereo-it3/seed0",
     "small-toys": "results/toys/small-toys",
 }
@@ -48,7 +48,7 @@ def test_a_network_classifies_images(name):
 
 RECORDED_SCORES = {
     "full-stereo": [0.09039, 0.26615, 0.67348, 0.02391, 0.09526],
-    "small-mono": [0.03161, 0.01757, 0.45280, 0.13161, 0.11635],
+    "small-mono": [0.16745, 0.00792, 0.08063, 0.06253, 0.04980],
     "small-stereo": [0.25832, 0.94484, 0.03291, 0.17881, 0.22364],
     "small-toys": [0.16519, 0.40811, 0.19339, 0.04133, 0.07470],
 }
@@ -135,12 +135,19 @@ def test_shipped_networks_differ_in_what_they_read():
     assert {load_file(find_weights(name)).config.data.standardise for name in SHIPPED} == {"crop", "background"}
 
 
+TOLD = {("airplane", 1), ("car", 2), ("car", 5)}
+MISSED_MORE = {"small-mono": [("animal", 2)]}
+"""Toys that a network misses more often than one of these."""
+
+
 def test_the_card_names_the_toys_that_make_up_most_errors():
     shares, airplane = {}, {}
     for name in SMALLNORB:
         toys = json.loads((ROOT / f"results/weights/{name}-cpu.json").read_text())["test instances"]
-        assert {(toy["category"], toy["instance"]) for toy in toys[:3]} == {("airplane", 1), ("car", 2), ("car", 5)}
-        shares[name] = 100 * sum(toy["wrong"] for toy in toys[:3]) / sum(toy["wrong"] for toy in toys)
+        told = [toy for toy in toys if (toy["category"], toy["instance"]) in TOLD]
+        missed_more = [toy for toy in toys if toy["wrong"] > min(one["wrong"] for one in told) and toy not in told]
+        assert [(toy["category"], toy["instance"]) for toy in missed_more] == MISSED_MORE.get(name, [])
+        shares[name] = 100 * sum(toy["wrong"] for toy in told) / sum(toy["wrong"] for toy in toys)
         (airplane[name],) = [toy for toy in toys if (toy["category"], toy["instance"]) == ("airplane", 1)]
     limits = " ".join(CARD.partition("**Limits.**")[2].split())
     shown = {name: int(percent) for percent, name in re.findall(rf"(\d+) % of ({'|'.join(SHIPPED)})'s", limits)}

@@ -7,7 +7,7 @@ from emcaps.experiments.table2 import ROWS, TRAINING_IMAGES
 from emcaps.nn.summary import parameters_of
 from emcaps.report.markdown import markdown_link, markdown_table
 
-NETWORKS = {"small-stereo": "long-stereo-it3", "small-mono": "long-mono-it2", "full-stereo": "long-full-stereo-it2"}
+NETWORKS = {"small-stereo": "long-stereo-it3", "small-mono": "longest-mono-it2", "full-stereo": "long-full-stereo-it2"}
 """The row of Table 2 that each is from."""
 SEED = 0
 

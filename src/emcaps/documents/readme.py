@@ -31,7 +31,7 @@ HEADLINE = (
         "Hinton, full, stereo, 3 iterations",
         "Hinton, with 3 iterations",
     ),
-    ("small, mono, 2 iterations", "averaged-mono-it2", "Gritzman, small, mono, 2 iterations", "Gritzman"),
+    ("small, mono, 2 iterations", "longest-mono-it2", "Gritzman, small, mono, 2 iterations", "Gritzman"),
     ("small, mono, 3 iterations", "best-mono-it3", "Gritzman, small, mono, 3 iterations", "Gritzman"),
     ("Hinton's CNN, stereo, our recipe", "best-cnn-stereo", "Hinton, CNN, stereo", "Hinton"),
 )

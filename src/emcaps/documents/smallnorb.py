@@ -23,19 +23,23 @@ COMPARED = {
     "best-mono-it1": "Gritzman, small, mono, 1 iteration",
     "long-mono-it2": "Gritzman, small, mono, 2 iterations",
     "averaged-mono-it2": "Gritzman, small, mono, 2 iterations",
+    "longest-mono-it2": "Gritzman, small, mono, 2 iterations",
     "best-mono-it3": "Gritzman, small, mono, 3 iterations",
     "long-stereo-it3": "Hinton, small, stereo, 3 iterations",
     "long-full-stereo-it2": "Hinton, full, stereo, 3 iterations",
 }
 """Our best rows, and the published figure that each is to pass."""
-BY_SEED = ("long-stereo-it3", "long-mono-it2", "averaged-mono-it2", "long-full-stereo-it2")
+BY_SEED = ("long-stereo-it3", "long-mono-it2", "averaged-mono-it2", "longest-mono-it2", "long-full-stereo-it2")
 
-TOLD_BY_TOY = ("averaged-mono-it2", "best-mono-it3", "long-stereo-it3", "best-cnn-stereo", "best-small-cnn-stereo")
+TOLD_BY_TOY = (
+    *("longest-mono-it2", "averaged-mono-it2", "best-mono-it3", "long-stereo-it3"),
+    *("best-cnn-stereo", "best-small-cnn-stereo"),
+)
 """Rows of which several runs recorded their errors on each toy."""
 MISSED = 5
 """How many of the toys that a row misses most are shown."""
 AIMS = (
-    ("small, mono, 2 iterations", "averaged-mono-it2", 1, 95.7),
+    ("small, mono, 2 iterations", "longest-mono-it2", 1, 95.7),
     ("small, mono, 3 iterations", "best-mono-it3", 1, 95.7),
     ("small, stereo", "long-stereo-it3", 1, 98.2),
     ("full, stereo", "long-full-stereo-it2", 1, 98.5),
