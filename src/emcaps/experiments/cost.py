@@ -27,6 +27,9 @@ from emcaps.report.markdown import markdown_link, markdown_table
 from emcaps.report.tables import plain_table
 from emcaps.train.run_folder import read_environment, read_metrics
 
+SHARED = ("best-small-cnn-stereo",)
+"""Rows of CNNs whose runs never had a GPU to themselves, so that their logs say nothing of a step's time."""
+
 
 class Point(NamedTuple):
     """A trained network: its error and its cost."""
@@ -54,14 +57,14 @@ def our_points(found: Mapping[str, Sequence[Record]], speeds: Sequence[Row]) -> 
     points = {}
     cnn_speeds: dict[NetworkConfig, float] = {}
     for name, records in found.items():
-        if ROWS[name].network.kind == "cnn":
+        if ROWS[name].network.kind == "cnn" and name not in SHARED:
             network = ROWS[name].network
             cnn_speeds[network] = max([cnn_speeds.get(network, 0.0), *map(_best_speed, filter(_not_on_a_cpu, records))])
     for name, records in found.items():
         if records:
             config = ROWS[name]
             if config.network.kind == "cnn":
-                speed = cnn_speeds[config.network]
+                speed = cnn_speeds.get(config.network, 0.0)
                 milliseconds = 1000 * config.train.batch_size / speed if speed else None
             else:
                 milliseconds = _timed(config, speeds)
@@ -170,14 +173,14 @@ def _write_names(axes: Any, ours: Sequence[Point], attribute: str) -> None:
     """Write names beside the points, moved down where two on the same side would overlap."""
     gap, reach = (1.1, 3) if attribute == "parameters" else (1.2, 8)
     named: list[tuple[bool, float, float]] = []
-    for point in sorted((*ours, *PUBLISHED), key=lambda point: -point.error):
+    placed = [point for point in (*ours, *PUBLISHED) if getattr(point, attribute) is not None]
+    for point in sorted(placed, key=lambda point: -point.error):
         x, published = getattr(point, attribute), point in PUBLISHED
-        if x is None:
-            continue
         if published:
             leftwards = attribute == "minutes" or x < 100_000  # our names are on the right there
         else:
-            level = [getattr(other, attribute) / x for other in ours if 0.95 < other.error / point.error < 1.05]
+            as_good = [other for other in placed if other not in PUBLISHED and 0.95 < other.error / point.error < 1.05]
+            level = [getattr(other, attribute) / x for other in as_good]
             leftwards = min(level) >= 1 and 1.2 < max(level) < reach  # the first of a crowd
         near = [y for side, other, y in named if side == leftwards and 1 / reach < other / x < reach]
         height = min([point.error, *(y / 1.06 for y in near)])
