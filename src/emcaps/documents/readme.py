@@ -76,7 +76,7 @@ def comparison(_results: str) -> str:
     def attacked(network: str) -> str:
         return share_of(attack_record(), network, network, *STRONG)
 
-    networks = ("small-stereo", "best-small-cnn-stereo", "best-cnn-stereo")
+    networks = ("best-stereo-it2-seed4", "best-small-cnn-stereo-seed4", "best-cnn-stereo-seed4")
     (grey_levels,) = {two_digits(STRONG[-1] * attack_record()["networks"][name]["grey_levels"]) for name in networks}
     small, of_hinton = "small-cnn", "cnn"
     lines = (
