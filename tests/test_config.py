@@ -3,6 +3,7 @@ import json
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from emcaps.config import PRESETS, DataConfig, LayerConfig, NetworkConfig, RunConfig, TrainConfig, preset
@@ -294,3 +295,19 @@ def test_a_learning_rate_may_grow_within_bounds():
         {"train.decay_rate": 1.1, "train.decay_steps": 1, "train.learning_rate_schedule": "cosine"}
     )
     preset("small").override({"train.decay_rate": 1e-30, "train.decay_steps": 1, "train.beta_rate": 1e-30})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"classes": 2.5}, r"network\.classes must be a whole number, not 2\.5"),
+        ({"conv_channels": 8.0}, r"network\.conv_channels must be a whole number, not 8\.0"),
+        ({"iterations": "3"}, r"network\.iterations must be a whole number, not '3'"),
+        ({"iterations": True}, r"network\.iterations must be a whole number, not True"),
+        ({"final_lambda": "1"}, r"network\.final_lambda must be a number, not '1'"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NetworkConfig(**settings)
+    NetworkConfig(classes=np.int64(3), final_lambda=1)

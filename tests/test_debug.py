@@ -127,3 +127,17 @@ def test_the_variable_switches_the_checks_on(value, on):
         command, env=os.environ | {"EMCAPS_DEBUG": value}, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == str(on)
+
+
+def test_blocks_that_overlap_end_in_any_order():
+    first, second = debug.checks(), debug.checks(False)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert debug.enabled is False
+    third = debug.checks()
+    third.__enter__()
+    second.__exit__(None, None, None)
+    assert debug.enabled is True
+    third.__exit__(None, None, None)
+    assert debug.enabled is False

@@ -183,6 +183,18 @@ def test_the_largest_network_of_the_package_as_onnx(tmp_path):
     assert file.size == (tmp_path / "full.onnx").stat().st_size
 
 
+@ONNX
+def test_a_network_that_rounds_more_than_others_is_held_to_its_own_rounding(tmp_path, monkeypatch):
+    """The poses of small-mono reach 50, and its routing is sharp: PyTorch's are 2e-5 from those of float64."""
+    (file,) = export("small-mono", onnx=tmp_path / "mono.onnx")
+    assert 1e-5 < file.difference < 4e-5
+    monkeypatch.setattr(exporting, "OF_ROUNDING", 0)
+    with pytest.raises(
+        ValueError, match=r"mono\.onnx would differ from PyTorch by \S+ for a batch of \d, more than 1e-05"
+    ):
+        export("small-mono", onnx=tmp_path / "mono.onnx")
+
+
 @pytest.mark.parametrize("version", ["2.6.0", "2.7.1+cu118"])
 def test_an_old_torch_is_refused(monkeypatch, tmp_path, version):
     monkeypatch.setattr(torch, "__version__", version)

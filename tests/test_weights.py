@@ -177,3 +177,13 @@ def test_a_run_folder_or_a_file_of_the_same_name_comes_first(tmp_path, monkeypat
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(FileNotFoundError, match=r"there is no file nothing\.safetensors"):
         emcaps.load("nothing.safetensors")
+
+
+def test_networks_load_whatever_torchs_default_dtype():
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        network = emcaps.load("small-mono")
+    finally:
+        torch.set_default_dtype(usual)
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}

@@ -18,6 +18,7 @@ from emcaps.config_rules import (
     check_numbers,
     check_sizes,
     check_texts,
+    check_types,
     parse,
     require,
 )
@@ -134,6 +135,7 @@ class NetworkConfig:
     multiplies it by a 16x16 matrix, which only the reference implementation does."""
 
     def __post_init__(self) -> None:
+        check_types(self, "network", _types())
         check_choices(self, "network", _types())
         check_sizes(self, "network")
         check_numbers(self, "network", "at least 1", "conv_channels", "primary_types", "iterations")
@@ -245,6 +247,7 @@ class DataConfig:
     ("pad"), or it is stretched ("stretch"). New pictures are treated alike when the network classifies them."""
 
     def __post_init__(self) -> None:
+        check_types(self, "data", _types())
         check_choices(self, "data", _types())
         check_texts(self, "data", "names", "leave it out, since it is filled in from the data")
         check_sizes(self, "data")
@@ -332,6 +335,7 @@ class TrainConfig:
     """"bfloat16" runs forward pass and loss under torch.autocast; evaluation stays in float32."""
 
     def __post_init__(self) -> None:
+        check_types(self, "train", _types())
         check_choices(self, "train", _types())
         check_texts(self, "train", "teachers", "name each of them by --teacher, or none by --set train.teachers=")
         check_sizes(self, "train")

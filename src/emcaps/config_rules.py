@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from emcaps.names import check_name, shown
@@ -58,6 +59,17 @@ def check_numbers(config: object, section: str, rule: str, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         require(NUMBER_RULES[rule](value), value, f"{section}.{name} must be {rule}")
+
+
+def check_types(config: object, section: str, types: Mapping[str, Any]) -> None:
+    """Raise ValueError for a setting that should be a number, whole or not, or true or false, and is none."""
+    kinds = {int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False")}
+    for name, wanted in types.items():
+        if name.startswith(f"{section}.") and wanted in kinds:
+            kind, rule = kinds[wanted]
+            value = getattr(config, name.removeprefix(f"{section}."))
+            fits = isinstance(value, kind) and (wanted is bool or not isinstance(value, bool))
+            require(fits, value, f"{name} must be {rule}")
 
 
 def check_choices(config: object, section: str, types: Mapping[str, Any]) -> None:

@@ -21,6 +21,10 @@ from torch import Tensor, nn
 
 enabled = os.environ.get("EMCAPS_DEBUG", "") not in ("", "0")
 """Whether routing calls are checked now."""
+_before = enabled
+"""Whether they were before the first `with` block that is open now."""
+_wishes: dict[object, bool] = {}
+"""What the open blocks ask for, the latest last."""
 
 INPUTS = ("pose", "activation", "weight", "beta_u", "beta_a")
 
@@ -32,12 +36,16 @@ class BadNumberError(ValueError):
 @contextmanager
 def checks(on: bool = True) -> Iterator[None]:
     """Switch the checks on, or off, for all routing calls until the end of the `with` block."""
-    global enabled
-    before, enabled = enabled, on
+    global enabled, _before
+    if not _wishes:
+        _before = enabled
+    key = object()
+    _wishes[key] = enabled = on
     try:
         yield
     finally:
-        enabled = before
+        del _wishes[key]  # not always the latest: blocks of several threads may overlap
+        enabled = next(reversed(_wishes.values()), _before)
 
 
 def check_inputs(tensors: Sequence[Tensor], names: Sequence[str] = INPUTS) -> None:

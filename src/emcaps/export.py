@@ -7,6 +7,7 @@ two batch sizes before it takes its place on disk.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import io
@@ -35,6 +36,8 @@ from emcaps.weights import find_weights
 
 TOLERANCE = 1e-5
 """How far an output may be from PyTorch's, as a share of its largest value or of 1, whichever is more."""
+OF_ROUNDING = 2
+"""How many times PyTorch's own distance from float64 that may be, where this is more."""
 CHECKED_BATCHES = (1, 3)
 INPUT = "images"
 ANY_BATCH = ({0: torch.export.Dim("batch")},)
@@ -154,11 +157,15 @@ def largest_difference(found: Outputs, wanted: Outputs) -> float:
 def _checked(path: Path, temporary: Path, run: Run, network: nn.Module, images: Tensor) -> Exported:
     """Compare and time a file that is written but not yet in its place; a ValueError keeps it from getting there."""
     difference = 0.0
+    exact = copy.deepcopy(network).double()
     for size in CHECKED_BATCHES:
-        found = largest_difference(run(images[:size]), network(images[:size]))
-        if not found <= TOLERANCE:  # nor if it is NaN
+        wanted = network(images[:size])
+        found = largest_difference(run(images[:size]), wanted)
+        # A network that routes sharply rounds more than others.
+        most = max(TOLERANCE, OF_ROUNDING * largest_difference(wanted, exact(images[:size].double())))
+        if not found <= most:  # nor if it is NaN
             raise ValueError(
-                f"{path} would differ from PyTorch by {found:.1e} for a batch of {size}, more than {TOLERANCE:.0e}, so "
+                f"{path} would differ from PyTorch by {found:.1e} for a batch of {size}, more than {most:.0e}, so "
                 "it was not written: use the other format, or other versions of torch, onnxscript and onnxruntime"
             )
         difference = max(difference, found)

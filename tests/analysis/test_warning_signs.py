@@ -6,8 +6,8 @@ import torch
 
 from emcaps.analysis.sharpness import layer_statistics
 from emcaps.analysis.warning_signs import stuck_layers, warning_signs
-from emcaps.config import NetworkConfig
-from emcaps.nn import MatrixCapsNet
+from emcaps.config import NetworkConfig, preset
+from emcaps.nn import MatrixCapsNet, build_network
 
 TINY = NetworkConfig(conv_channels=8, primary_types=4, conv1_types=4, conv2_types=4, classes=4)
 
@@ -127,3 +127,8 @@ def test_the_network_and_the_random_numbers_are_left_as_they_were():
     assert torch.equal(torch.rand(2), want)
     assert all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())
     assert all(parameter.grad is None for parameter in tried.parameters())
+
+
+def test_a_cnn_has_no_routing_to_look_into():
+    with pytest.raises(TypeError, match="only a capsule network has routing to look into, not a BaselineCNN"):
+        warning_signs(build_network(preset("cnn").network, 1), torch.zeros(2, 1, 32, 32))

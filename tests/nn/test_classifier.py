@@ -49,3 +49,12 @@ def test_predict_refuses():
         network.predict(np.ones((2, 48, 48), np.uint8))
     with pytest.raises(ValueError, match="there are no images to classify"):
         network.predict(np.zeros((0, 48, 48), np.uint8))
+
+
+def test_predict_of_a_network_in_float64():
+    network = emcaps.load("small-mono")
+    images = np.random.default_rng(0).integers(0, 256, (2, 48, 48), np.uint8)
+    scores = network.predict(images).scores
+    found = network.double().predict(images).scores
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found.float(), scores, rtol=1e-3, atol=1e-4)

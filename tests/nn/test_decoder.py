@@ -38,6 +38,7 @@ def test_an_image_depends_on_the_chosen_class_alone():
         ((4, 3, 4, 4), [1], r"chosen must be the number of a class for each of the 4 poses, not \(1,\): .* to \(4,\)"),
         ((4, 3, 4, 4), [[0], [2], [1], [2]], r"for each of the 4 poses, not \(4, 1\)"),
         ((1, 5, 4, 4), [1], r"draws from poses \(batch, 3, 4, 4\), not \(1, 5, 4, 4\): give it the class capsules"),
+        ((4, 3, 4, 4), [0, 2, 1, 7], r"chosen must be 0 to 2, the numbers of 3 classes"),
         ((4, 3, 16), [0, 2, 1, 2], r"draws from poses \(batch, 3, 4, 4\), not \(4, 3, 16\)"),
     ],
 )

@@ -85,3 +85,39 @@ def test_a_network_that_reads_images_as_given_is_that_without_standardising():
 @pytest.mark.parametrize("name", ["tiny", "small", "full", "cnn"])
 def test_the_network_of_a_preset_reads_images_as_given(name):
     assert preset(name).network.input == "as_given"
+
+
+@pytest.mark.parametrize("grey", [0.0, 0.5, 255.0])
+@pytest.mark.parametrize("kind", ["capsules", "cnn"])
+def test_a_blank_image_gives_gradients_of_zero_and_spoils_no_other(kind, grey):
+    torch.manual_seed(0)
+    settings = {"cnn_channels": 2, "cnn_hidden": 3, "classes": 4} if kind == "cnn" else TINY
+    network = build_network(NetworkConfig(kind=kind, input="standardised", **settings), 2, 16).eval()
+
+    def gradient(images):
+        images = images.clone().requires_grad_()
+        found = network(images)
+        (found if kind == "cnn" else found.activation)[1:].sum().backward()
+        return images.grad
+
+    images = torch.rand(3, 2, 16, 16)
+    alone = gradient(images)
+    images[0] = grey
+    with_blank = gradient(images)
+    assert alone.isfinite().all()
+    torch.testing.assert_close(with_blank, alone, rtol=1e-4, atol=1e-6)
+    blank = torch.full((1, 2, 16, 16), grey, requires_grad=True)
+    output = network(blank)
+    (output if kind == "cnn" else output.activation).sum().backward()
+    assert not blank.grad.any()
+
+
+@pytest.mark.parametrize("kind", ["capsules", "cnn"])
+def test_images_that_are_more_exact_than_the_network_get_a_clear_error(kind):
+    network = build_network(NetworkConfig(kind=kind, input="as_given", classes=4), 2, 16)
+    images = torch.rand(1, 2, 16, 16, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"must be torch\.float32, as the network's weights are, not torch\.float64"):
+        network(images)
+    network.double()(images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        network.float()(images.bfloat16())

@@ -4,7 +4,7 @@ from torch import nn
 
 from emcaps import RoutingOutput, class_routing, conv_routing, set_routing
 from emcaps.nn import ClassCaps, ConvCaps, PrimaryCaps, SetCaps
-from emcaps.nn.layers import ImageConv
+from emcaps.nn.layers import ImageConv, _is_usual
 
 
 def children(batch=2, height=6, width=7, types=3):
@@ -164,3 +164,106 @@ def test_layers_say_what_they_read():
             layer.trace(torch.zeros(2, 8, 5, 5))
     with pytest.raises(ValueError, match="reads poses and activations, not a Tensor: give it the result of"):
         layer.logits(torch.zeros(2, 8, 5, 5))
+
+
+def test_sizes_of_layers_are_whole_numbers():
+    for build in (lambda: PrimaryCaps(8, 0), lambda: PrimaryCaps(8, 2.5), lambda: PrimaryCaps(0, 3)):
+        with pytest.raises(ValueError, match=r"(types|in_channels) must be a whole number of at least 1, not (0|2\.5)"):
+            build()
+    for build in (lambda: ConvCaps(2.5, 3), lambda: ClassCaps(2, True), lambda: SetCaps(0, 3)):
+        with pytest.raises(ValueError, match=r"(in_types|classes) must be a whole number of at least 1, not"):
+            build()
+    with pytest.raises(ValueError, match="noise must be finite, not nan"):
+        ConvCaps(2, 3, noise=float("nan"))
+
+
+@pytest.mark.parametrize("given", [None, {"pose": 1, "activation": 2}])
+def test_what_is_no_pair_of_tensors_is_no_capsules(given):
+    with pytest.raises(ValueError, match=r"reads poses and activations, not a (NoneType|dict)"):
+        ConvCaps(3, 4)(given)
+
+
+ROUTED = [ConvCaps(3, 4, kernel=2, iterations=2), ClassCaps(3, 4, coordinate_scale=0.5), SetCaps(3, 4)]
+
+
+@pytest.mark.parametrize("layer", [*ROUTED, PrimaryCaps(3, 4)], ids=lambda layer: type(layer).__name__)
+def test_a_layer_is_built_without_memory_and_started_later(layer):
+    kind = type(layer)
+    deferred = kind(3, 4, device="meta", dtype=torch.float64)
+    assert {(tensor.device.type, tensor.dtype) for tensor in deferred.parameters()} == {("meta", torch.float64)}
+    started = deferred.to_empty(device="cpu")
+    torch.manual_seed(0)
+    started.reset_parameters()
+    torch.manual_seed(0)
+    again = kind(3, 4, dtype=torch.float64)
+    again.reset_parameters()
+    torch.manual_seed(0)
+    started.reset_parameters()
+    for name, tensor in again.state_dict().items():
+        assert tensor.isfinite().all()
+        assert tensor.shape == started.state_dict()[name].shape
+    assert torch.nn.utils.skip_init(kind, 3, 4).state_dict().keys() == again.state_dict().keys()
+
+
+def test_a_layer_starts_anew_as_a_new_layer_does():
+    layer = ConvCaps(3, 4, kernel=2, identity=2.0, noise=0.5)
+    layer.beta_u.data.fill_(3.0)
+    torch.manual_seed(1)
+    layer.reset_parameters()
+    torch.manual_seed(1)
+    new = ConvCaps(3, 4, kernel=2, identity=2.0, noise=0.5)
+    assert all(torch.equal(one, layer.state_dict()[name]) for name, one in new.state_dict().items())
+
+
+@pytest.mark.parametrize("layer", ROUTED, ids=lambda layer: type(layer).__name__)
+def test_routing_is_set_where_the_layer_reads_it(layer):
+    with pytest.raises(AttributeError, match=r'set layer\.routing\["iterations"\] instead'):
+        layer.iterations = 1
+    given = children(height=3, width=3) if not isinstance(layer, SetCaps) else RoutingOutput(*map(flat, children()))
+    before = dict(layer.routing)
+    layer.routing["iterations"] = 1
+    once = layer(given)
+    layer.routing = before
+    assert not torch.equal(layer(given).pose, once.pose)
+
+
+def flat(grid):
+    return grid.flatten(1, 2)
+
+
+def test_layers_that_differ_print_differently():
+    assert repr(ClassCaps(3, 4)) == "ClassCaps(3, 4)"
+    assert repr(ClassCaps(3, 4, coordinate_scale=0.0)) == "ClassCaps(3, 4, coordinate_scale=0.0)"
+    assert repr(SetCaps(3, 4, vector_pose=True, iterations=2)) == "SetCaps(3, 4, vector_pose=True, iterations=2)"
+    assert repr(ConvCaps(3, 4)) == "ConvCaps(3, 4, kernel=(3, 3), stride=(1, 1))"
+
+
+def halves(layer, *_given):
+    layer.weight.data *= 0.5
+
+
+class Doubled(nn.Conv2d):
+    def forward(self, features):
+        return 2 * super().forward(features)
+
+
+@pytest.mark.parametrize("how", ["hook", "subclass", "patched", "usual"])
+def test_one_product_stands_for_the_usual_convolutions_alone(how):
+    """On a GPU; what others have made of the convolutions has to run there, too."""
+    layer = PrimaryCaps(3, 2)
+    if how == "hook":
+        layer.pose.register_forward_pre_hook(halves)
+    elif how == "subclass":
+        layer.activation = Doubled(3, 2, 1)
+    elif how == "patched":
+        layer.pose.forward = lambda features: nn.Conv2d.forward(layer.pose, features)
+    assert all(map(_is_usual, (layer.pose, layer.activation))) == (how == "usual")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="one product is for GPUs")
+def test_hooks_run_on_a_gpu():
+    layer = PrimaryCaps(3, 2).cuda()
+    features = torch.randn(2, 3, 4, 4, device="cuda")
+    before = layer(features).pose
+    layer.pose.register_forward_hook(lambda _layer, _given, output: output + 1)
+    torch.testing.assert_close(layer(features).pose, before + 1, rtol=1e-4, atol=1e-4)

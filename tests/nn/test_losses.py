@@ -104,3 +104,33 @@ def test_the_output_of_a_network_instead_of_its_activation_is_refused(loss):
 def test_a_margin_that_activations_cannot_keep_is_refused(margin):
     with pytest.raises(ValueError, match=rf"margin must be 0 to 1, as activations are, not {margin}"):
         spread_loss(ACTIVATION, TARGET, margin)
+
+
+def test_a_margin_is_one_number():
+    """As many margins as classes would be read as the margins of classes."""
+    with pytest.raises(ValueError, match=r"margin must be one number for all examples, not \(3,\)"):
+        spread_loss(ACTIVATION, TARGET, torch.tensor([0.2, 0.5, 0.9]))
+    number = spread_loss(ACTIVATION, TARGET, 0.5)
+    for shape in ((), (1,)):
+        torch.testing.assert_close(spread_loss(ACTIVATION, TARGET, torch.full(shape, 0.5)), number)
+
+
+@WEIGHTED
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_targets_may_be_whole_numbers_of_any_size(loss, dtype):
+    assert torch.equal(loss(ACTIVATION, TARGET.to(dtype)), loss(ACTIVATION, TARGET))
+
+
+@WEIGHTED
+def test_what_is_no_tensor_of_class_numbers_is_refused(loss):
+    with pytest.raises(ValueError, match=r"for each of the 2 examples, not torch\.bool"):
+        loss(ACTIVATION, TARGET.bool())
+    with pytest.raises(ValueError, match="target must be a tensor of class numbers, not a list"):
+        loss(ACTIVATION, TARGET.tolist())
+    with pytest.raises(ValueError, match="weight must be a number or a tensor, not a list"):
+        loss(ACTIVATION, TARGET, [1.0, 2.0])
+
+
+def test_cross_entropy_of_small_activations_is_finite_in_float16():
+    loss = cross_entropy_loss(torch.zeros(2, 3, dtype=torch.float16), TARGET)
+    assert loss.isfinite()

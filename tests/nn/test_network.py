@@ -315,3 +315,13 @@ def test_what_is_no_config_of_a_network_is_refused(build, config, message):
 def test_images_without_channels_are_refused(kind):
     with pytest.raises(ValueError, match="image_channels must be at least 1, not 0: 1 is grey, 3 is colour"):
         build_network(NetworkConfig(kind=kind), 0)
+
+
+def test_class_logits_drop_what_forward_drops_in_training():
+    torch.manual_seed(0)
+    network = MatrixCapsNet(dataclasses.replace(TINY, dropout=0.5), 1)
+    images = torch.randn(2, 1, 16, 16)
+    torch.manual_seed(1)
+    activation = network(images).activation
+    torch.manual_seed(1)
+    torch.testing.assert_close(network.class_logits(images).sigmoid(), activation, rtol=1e-4, atol=1e-5)

@@ -364,3 +364,17 @@ def test_compilation_says_so_once_if_it_takes_long(caplog, monkeypatch):
         for kernel in ("a kernel", "another"):
             run._run(lambda _chunk: time.sleep(0.2), [slice(0, 1)], kernel)
     assert [record.message.split(",")[0] for record in caplog.records] == ["compiling the CPU kernels"]
+
+
+def test_a_sign_that_is_yet_to_be_turned_is_turned():
+    """Torch keeps the conjugate's imaginary part that way, and numpy cannot read it."""
+    pose, activation, weight, beta_u, beta_a = class_inputs()
+    expected = class_routing(-pose, activation, weight, beta_u, beta_a, impl="numba")
+    found = class_routing(torch._neg_view(pose), activation, weight, beta_u, beta_a, impl="numba")
+    assert torch.equal(found.pose, expected.pose)
+    weight = weight.clone().requires_grad_()
+    output = class_routing(pose, activation, weight, beta_u, beta_a, impl="numba").pose
+    slope = torch.randn_like(output)
+    (expected,) = torch.autograd.grad(output, weight, -slope, retain_graph=True)
+    (found,) = torch.autograd.grad(output, weight, torch._neg_view(slope))
+    assert torch.equal(found, expected)

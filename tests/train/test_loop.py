@@ -554,3 +554,9 @@ def test_what_depends_on_the_number_of_steps_keeps_it(tmp_path, config, data_fol
         train(
             config.override({"train.steps": 20}), tmp_path / "run", device="cpu", data_folder=data_folder, resume=True
         )
+
+
+def test_training_learns_where_the_caller_wants_no_gradients(tmp_path, config, data_folder):
+    with torch.no_grad():
+        assert train(config, tmp_path / "run", device="cpu", data_folder=data_folder).complete
+        assert not torch.is_grad_enabled()

@@ -69,6 +69,8 @@ def warning_signs(network: MatrixCapsNet, images: Tensor) -> list[LayerSigns]:
 
     Sixteen to sixty-four images will do. The network is left as it was, and no random numbers are drawn.
     """
+    if not isinstance(network, MatrixCapsNet):
+        raise TypeError(f"only a capsule network has routing to look into, not a {type(network).__name__}")
     trace = network.trace(images)
     found = []
     children = trace.primary_caps.activation

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from emcaps.nn.classifier import Classifier
-from emcaps.nn.images import standardised
+from emcaps.nn.images import check_dtype, standardised
 
 
 class BaselineCNN(Classifier):
@@ -55,6 +55,7 @@ class BaselineCNN(Classifier):
             )
         if self.raw_images:
             images = standardised(images, self.output.weight.dtype)
+        check_dtype(images, self.output.weight.dtype)
         maps = self.conv2(self.conv1(images))
         units: Tensor = self.hidden(maps.mean((2, 3)) if self.pooled else torch.flatten(maps, 1))
         return units

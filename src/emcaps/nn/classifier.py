@@ -59,15 +59,15 @@ class Classifier(nn.Module):
                 "prepared images instead"
             )
         prepared = self._prepared(images, self.data)
-        device = next(self.parameters()).device
+        some = next(self.parameters())
         was_training = self.training
         self.eval()
         scores = []
         try:
             for start in range(0, len(prepared), AT_A_TIME):
-                batch = prepared[start : start + AT_A_TIME].to(device)
+                batch = prepared[start : start + AT_A_TIME].to(some.device)
                 with torch.no_grad():
-                    output = self(evaluation_crops(batch, self.data.crop, 1, self.data.standardise)[:, 0])
+                    output = self(evaluation_crops(batch, self.data.crop, 1, self.data.standardise)[:, 0].to(some))
                 scores.append(class_scores(output).cpu())
         finally:
             self.train(was_training)

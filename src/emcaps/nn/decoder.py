@@ -55,6 +55,9 @@ class Decoder(nn.Module):
                 f"chosen must be the number of a class for each of the {len(pose)} poses, not {tuple(chosen.shape)}: "
                 f"to show one class of all, expand its number to ({len(pose)},)"
             )
+        # A GPU would have to be waited for.
+        if chosen.is_cpu and not torch.compiler.is_compiling() and ((chosen < 0) | (chosen >= self.classes)).any():
+            raise ValueError(f"chosen must be 0 to {self.classes - 1}, the numbers of {self.classes} classes")
 
 
 def decoder_parameters(classes: int, units: int, channels: int, side: int) -> int:

@@ -37,6 +37,14 @@ def check_images(
         )
 
 
+def check_dtype(images: Tensor, dtype: torch.dtype) -> None:
+    """Raise TypeError unless the images have the dtype of the network's weights, outside of autocast."""
+    if images.dtype != dtype and not torch.is_autocast_enabled(images.device.type):
+        raise TypeError(
+            f"images must be {dtype}, as the network's weights are, not {images.dtype}: use images.to({dtype})"
+        )
+
+
 def standardised(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Each image to mean 0 and standard deviation 1 over all its channels and pixels; a blank image to zeros.
 
@@ -48,5 +56,7 @@ def standardised(images: Tensor, dtype: torch.dtype) -> Tensor:
     low, high = (bound.detach() for bound in (grey.amin((1, 2, 3), keepdim=True), grey.amax((1, 2, 3), keepdim=True)))
     part = (grey - low) / (high - low).clamp_min(tiny)
     centred = part - part.mean((1, 2, 3), keepdim=True)
-    deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
-    return (centred / deviation.clamp_min(tiny)).to(dtype)
+    blank = low == high
+    # The root of 0 has no gradient, and torch would make NaN of it.
+    variance = torch.where(blank, 1.0, centred.square().mean((1, 2, 3), keepdim=True))
+    return torch.where(blank, 0.0, centred / variance.sqrt().clamp_min(tiny)).to(dtype)

@@ -6,7 +6,8 @@ Dims: B batch; H, W grid; N members of a set; I child types; O parent types. Cap
 
 from __future__ import annotations
 
-from typing import Unpack, cast
+import math
+from typing import Any, Unpack, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,21 +25,35 @@ from emcaps.routing import (
     set_routing_trace,
 )
 from emcaps.routing.checks import check_coordinate_scale, checked_options
-from emcaps.routing.geometry import as_padding, as_pair
+from emcaps.routing.geometry import as_padding, as_pair, is_whole
 from emcaps.routing.operators import apply
 from emcaps.routing.settings import DEFAULTS, RoutingOptions, routing_lambda
 
 
 def check_capsules(children: RoutingOutput) -> None:
     """A tensor could be taken apart like a pair, and fail far from here."""
-    if isinstance(children, Tensor) or len(children) != 2:
+    if not isinstance(children, (tuple, list)) or len(children) != 2:
         raise ValueError(
             f"a capsule layer reads poses and activations, not a {type(children).__name__}: give it the result of "
             "PrimaryCaps, of another capsule layer, or RoutingOutput(pose, activation)"
         )
 
 
-def starting_matrices(shape: tuple[int, ...], identity: float, noise: float, vector_pose: bool = False) -> Tensor:
+def check_counts(**counts: int) -> None:
+    """Raise ValueError unless each of these counts is a whole number of at least 1."""
+    for name, count in counts.items():
+        if not is_whole(count) or count < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
+
+
+def starting_matrices(
+    shape: tuple[int, ...],
+    identity: float,
+    noise: float,
+    vector_pose: bool = False,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """(*shape, 4, 4): a multiple of the identity plus Gaussian noise of standard deviation `noise`.
 
     For poses as vectors the matrices are 16x16.
@@ -46,20 +61,33 @@ def starting_matrices(shape: tuple[int, ...], identity: float, noise: float, vec
     Near the identity a child first votes for its own pose, so votes agree from the start. Pure noise (identity 0, noise
     1) scatters the votes, and training finds agreement more slowly.
     """
-    if min(shape) < 1:
-        raise ValueError(f"a layer needs at least one child type and one parent type, not {shape[-2]} and {shape[-1]}")
+    for name, value in (("identity", identity), ("noise", noise)):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, not {value}: the usual ones are identity 1 and noise 0.05")
     side = 16 if vector_pose else 4
-    return identity * torch.eye(side) + noise * torch.randn(*shape, side, side)
+    random = torch.randn(*shape, side, side, device=device, dtype=dtype)
+    return identity * torch.eye(side, device=device, dtype=dtype) + noise * random
 
 
 class PrimaryCaps(nn.Module):
     """Capsules from a feature map: at each position a linear map gives the poses, another the activations."""
 
-    def __init__(self, in_channels: int, types: int) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        types: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
+        check_counts(in_channels=in_channels, types=types)
         self.types = types
-        self.pose = nn.Conv2d(in_channels, types * 16, kernel_size=1)
-        self.activation = nn.Conv2d(in_channels, types, kernel_size=1)
+        self.pose = nn.Conv2d(in_channels, types * 16, kernel_size=1, device=device, dtype=dtype)
+        self.activation = nn.Conv2d(in_channels, types, kernel_size=1, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as a new layer does."""
         for layer in (self.pose, self.activation):
             nn.init.xavier_uniform_(layer.weight)
             assert layer.bias is not None
@@ -68,16 +96,20 @@ class PrimaryCaps(nn.Module):
     def forward(self, features: Tensor) -> RoutingOutput:
         """features (B, channels, H, W)."""
         channels = self.pose.in_channels
-        if features.dim() != 4 or features.shape[1] != channels:
+        if not isinstance(features, Tensor) or features.dim() != 4 or features.shape[1] != channels:
+            found = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
             raise ValueError(
-                f"features must be (batch, {channels}, height, width), not {tuple(features.shape)}: give a feature map "
+                f"features must be (batch, {channels}, height, width), not {found}: give a feature map "
                 f"of {channels} channels with a batch dimension, or build the layer for other channels"
             )
-        # On a GPU the gradient of one matrix product is far quicker. Hooks on the two convolutions do not run then.
-        parameters = self.pose.weight, self.activation.weight, self.pose.bias, self.activation.bias
-        if has_own_gradients(features, *parameters):
-            return RoutingOutput(*apply(PrimaryProduct, features, *parameters))
-        pose, logit = self.in_one_product(features) if features.is_cuda else self.by_convolution(features)
+        # On a GPU the gradient of one matrix product is far quicker.
+        if features.is_cuda and _is_usual(self.pose) and _is_usual(self.activation):
+            parameters = self.pose.weight, self.activation.weight, self.pose.bias, self.activation.bias
+            if has_own_gradients(features, *parameters):
+                return RoutingOutput(*apply(PrimaryProduct, features, *parameters))
+            pose, logit = self.in_one_product(features)
+        else:
+            pose, logit = self.by_convolution(features)
         return RoutingOutput(pose.unflatten(-1, (self.types, 4, 4)), logit.sigmoid())
 
     def by_convolution(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,6 +123,12 @@ class PrimaryCaps(nn.Module):
         both = linear(features.permute(0, 2, 3, 1), weight, bias)
         pose, logit = both.split([self.types * 16, self.types], dim=-1)
         return pose, logit
+
+
+def _is_usual(layer: nn.Module) -> bool:
+    """Whether it is a convolution that nobody has given another way to run, such as a hook that prunes its weights."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return type(layer) is nn.Conv2d and not any(hooks) and "forward" not in layer.__dict__
 
 
 class ImageConv(nn.Conv2d):
@@ -113,7 +151,51 @@ class ImageConv(nn.Conv2d):
         return linear(flat, self.weight, self.bias).permute(0, 3, 1, 2)
 
 
-class ConvCaps(nn.Module):
+class _RoutedCaps(nn.Module):
+    """What layers have in common that route: matrices, betas and the settings that are not the usual ones.
+
+    Those may be changed at any time: layer.routing["iterations"] = 2.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        identity: float,
+        noise: float,
+        vector_pose: bool,
+        routing: RoutingOptions,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        check_counts(in_types=shape[-2], **{"classes" if isinstance(self, ClassCaps) else "out_types": shape[-1]})
+        self.routing = checked_options(routing)
+        self.start = identity, noise, vector_pose
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(starting_matrices(shape, *self.start, **like))
+        self.beta_u = nn.Parameter(torch.zeros(shape[-1], **like))
+        self.beta_a = nn.Parameter(torch.zeros(shape[-1], **like))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the matrices anew and set the betas to 0, as in a new layer."""
+        like: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
+        self.weight.copy_(starting_matrices(tuple(self.weight.shape[:-2]), *self.start, **like))
+        self.beta_u.zero_()
+        self.beta_a.zero_()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in RoutingOptions.__annotations__:
+            raise AttributeError(f'{name} is a setting of the routing: set layer.routing["{name}"] instead')
+        super().__setattr__(name, value)
+
+    def _settings(self) -> str:
+        """How the layer differs from a usual one."""
+        vector = ", vector_pose=True" if self.start[2] else ""
+        return vector + "".join(f", {name}={value!r}" for name, value in self.routing.items())
+
+
+class ConvCaps(_RoutedCaps):
     """Convolutional capsules: `out_types` parents at every position, each reading a kernel window of children.
 
     `identity` and `noise` set the matrices that training starts from. With `vector_pose` they are 16x16, and a pose is
@@ -141,15 +223,14 @@ class ConvCaps(nn.Module):
         noise: float = 0.05,
         vector_pose: bool = False,
         padding: int | tuple[int, int] = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         **routing: Unpack[RoutingOptions],
     ) -> None:
-        super().__init__()
-        self.kernel, self.stride = as_pair("kernel", kernel), as_pair("stride", stride)
-        self.padding = as_padding(padding, self.kernel)
-        self.routing = checked_options(routing)
-        self.weight = nn.Parameter(starting_matrices((*self.kernel, in_types, out_types), identity, noise, vector_pose))
-        self.beta_u = nn.Parameter(torch.zeros(out_types))
-        self.beta_a = nn.Parameter(torch.zeros(out_types))
+        kernel, stride = as_pair("kernel", kernel), as_pair("stride", stride)
+        super().__init__((*kernel, in_types, out_types), identity, noise, vector_pose, routing, device, dtype)
+        self.kernel, self.stride = kernel, stride
+        self.padding = as_padding(padding, kernel)
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
         check_capsules(children)
@@ -165,10 +246,10 @@ class ConvCaps(nn.Module):
     def extra_repr(self) -> str:
         in_types, out_types = self.weight.shape[2:4]
         padding = f", padding={self.padding}" if any(self.padding) else ""
-        return f"{in_types}, {out_types}, kernel={self.kernel}, stride={self.stride}{padding}, {self.routing}"
+        return f"{in_types}, {out_types}, kernel={self.kernel}, stride={self.stride}{padding}{self._settings()}"
 
 
-class ClassCaps(nn.Module):
+class ClassCaps(_RoutedCaps):
     """One capsule per class, reading every child at every position through matrices shared over positions.
 
     The child's position, times `coordinate_scale`, is added to its votes.
@@ -182,14 +263,12 @@ class ClassCaps(nn.Module):
         noise: float = 0.05,
         vector_pose: bool = False,
         coordinate_scale: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         **routing: Unpack[RoutingOptions],
     ) -> None:
-        super().__init__()
-        self.routing = checked_options(routing)
+        super().__init__((in_types, classes), identity, noise, vector_pose, routing, device, dtype)
         self.coordinate_scale = check_coordinate_scale(coordinate_scale)
-        self.weight = nn.Parameter(starting_matrices((in_types, classes), identity, noise, vector_pose))
-        self.beta_u = nn.Parameter(torch.zeros(classes))
-        self.beta_a = nn.Parameter(torch.zeros(classes))
 
     def forward(self, children: RoutingOutput) -> RoutingOutput:
         check_capsules(children)
@@ -217,10 +296,11 @@ class ClassCaps(nn.Module):
         return class_routing_trace(*children, self.weight, self.beta_u, self.beta_a, coordinate_scale=scale, **routing)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"
+        scale = "" if self.coordinate_scale == 1 else f", coordinate_scale={self.coordinate_scale}"
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}{scale}{self._settings()}"
 
 
-class SetCaps(nn.Module):
+class SetCaps(_RoutedCaps):
     """Capsules of a set: `out_types` parents that read every member, through matrices that all members share.
 
     Members have no order and no position: points, words, detections, parts of a graph. Sets of different sizes share a
@@ -244,13 +324,11 @@ class SetCaps(nn.Module):
         identity: float = 1.0,
         noise: float = 0.05,
         vector_pose: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         **routing: Unpack[RoutingOptions],
     ) -> None:
-        super().__init__()
-        self.routing = checked_options(routing)
-        self.weight = nn.Parameter(starting_matrices((in_types, out_types), identity, noise, vector_pose))
-        self.beta_u = nn.Parameter(torch.zeros(out_types))
-        self.beta_a = nn.Parameter(torch.zeros(out_types))
+        super().__init__((in_types, out_types), identity, noise, vector_pose, routing, device, dtype)
 
     def forward(self, children: RoutingOutput, mask: Tensor | None = None) -> RoutingOutput:
         """children (B, N, I, 4, 4) and (B, N, I)."""
@@ -263,4 +341,4 @@ class SetCaps(nn.Module):
         return set_routing_trace(*children, self.weight, self.beta_u, self.beta_a, mask=mask, **self.routing)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, {self.weight.shape[1]}, {self.routing}"
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}{self._settings()}"

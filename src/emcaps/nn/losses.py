@@ -7,6 +7,7 @@ else: on a CPU, in float64, in graphs that are compiled or exported, under vmap 
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ def spread_loss(activation: Tensor, target: Tensor, margin: float | Tensor, weig
     The margin may be a tensor of no dims, so that it can change between replays of a CUDA graph. In all losses a
     weight, a number or (B,), multiplies each example's part of the mean.
     """
-    if not isinstance(margin, Tensor) and not 0 <= margin <= 1:
+    if isinstance(margin, Tensor):
+        if margin.shape not in ((), (1,)):
+            raise ValueError(f"margin must be one number for all examples, not {tuple(margin.shape)}: give a tensor ()")
+    elif not 0 <= margin <= 1:
         raise ValueError(f"margin must be 0 to 1, as activations are, not {margin}: the paper's rises from 0.2 to 0.9")
     return _loss("spread", activation, target, weight, margin)
 
@@ -64,6 +68,7 @@ def _loss(kind: str, activation: Tensor, target: Tensor, weight: Weight, margin:
 
 def _by_formula(kind: str, activation: Tensor, target: Tensor, weight: Weight, margin: float | Tensor) -> Tensor:
     _check_shapes(activation, target, weight)
+    target = target.long()  # torch indexes with int64, and with int32 on some devices
     if kind == "spread":
         losses = _spread_losses(activation, target, margin)
     else:
@@ -80,11 +85,16 @@ def _check_shapes(activation: Tensor, target: Tensor, weight: Weight) -> None:
         )
     if activation.dim() != 2:
         raise ValueError(f"activation must be (batch, classes), not {tuple(activation.shape)}")
-    if target.shape != activation.shape[:1] or target.is_floating_point():
+    if not isinstance(target, Tensor):
+        kind = type(target).__name__
+        raise ValueError(f"target must be a tensor of class numbers, not a {kind}: use torch.as_tensor")
+    if target.shape != activation.shape[:1] or target.is_floating_point() or target.dtype == torch.bool:
         raise ValueError(
             f"target must be the number of a class for each of the {len(activation)} examples, not {target.dtype} "
             f"{tuple(target.shape)}: one-hot targets become numbers by argmax(-1)"
         )
+    if not isinstance(weight, (Tensor, int, float, NoneType)):
+        raise ValueError(f"weight must be a number or a tensor, not a {type(weight).__name__}: use torch.as_tensor")
     if isinstance(weight, Tensor) and weight.shape not in (target.shape, (1,), ()):
         raise ValueError(f"weight must be {tuple(target.shape)}, one for each example, not {tuple(weight.shape)}")
     # A GPU would have to be waited for, and a compiler or a transform has no values to look at.
@@ -111,6 +121,7 @@ def _margin_losses(activation: Tensor, target: Tensor) -> Tensor:
 
 
 def _cross_entropy_losses(activation: Tensor, target: Tensor) -> Tensor:
+    activation = activation.to(torch.promote_types(activation.dtype, torch.float32))  # float16 has no such number
     right = activation.gather(1, target[:, None])[:, 0]
     return (activation.sum(1) + TINY).log() - (right + TINY).log()
 

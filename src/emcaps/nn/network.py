@@ -27,7 +27,7 @@ from emcaps.nn.geometry import (
     routed_names,
     smallest_image,
 )
-from emcaps.nn.images import check_images, standardised
+from emcaps.nn.images import check_dtype, check_images, standardised
 from emcaps.nn.layers import ClassCaps, ConvCaps, ImageConv, PrimaryCaps
 from emcaps.routing import RoutingOutput, RoutingTrace
 
@@ -131,7 +131,7 @@ class MatrixCapsNet(Classifier):
         return capsules
 
     def trace(self, images: Tensor) -> NetworkTrace:
-        """Run forward and keep every iteration of every layer: for pictures and measurements, not for training."""
+        """Run forward and keep every iteration of every layer: for pictures and measurements, so nothing is dropped."""
         capsules = primary = self._primary(images)
         traces = []
         for number, layer in enumerate(self.routed):
@@ -148,7 +148,7 @@ class MatrixCapsNet(Classifier):
         capsules = self._primary(images)
         for number, layer in enumerate(self.routed[:-1]):
             capsules = layer(self._scaled(capsules, number))
-        return self.class_caps.logits(self._scaled(capsules, len(self.routed) - 1))
+        return self.class_caps.logits(self._scaled(self._some_dropped(capsules), len(self.routed) - 1))
 
     @torch.no_grad()
     def start_half_active(self, images: Tensor) -> None:
@@ -170,8 +170,10 @@ class MatrixCapsNet(Classifier):
     def _primary(self, images: Tensor) -> RoutingOutput:
         raw = self.config.input != "as_given"
         check_images(images, self.image_channels, self.smallest_image, self.config, whole_numbers=raw)
+        dtype = self.primary_caps.pose.weight.dtype
         if raw:
-            images = standardised(images, self.primary_caps.pose.weight.dtype)
+            images = standardised(images, dtype)
+        check_dtype(images, dtype)
         primary: RoutingOutput = self.primary_caps(self.relu_conv1(images))
         return primary
 

@@ -211,13 +211,13 @@ def load_network(
     tensors = _without_prefix(NETWORK, checkpoint.tensors) | _without_prefix(AVERAGE, checkpoint.tensors)
     try:
         with torch.device("meta"):  # no memory for a huge network that a damaged config describes
-            described = build_network(config.network, config.data.image_channels, config.data.crop)
+            described = build_network(config.network, config.data.image_channels, config.data.crop).float()
         _check_same(NETWORK, tensors, described.state_dict())
     except ValueError as error:
         raise ValueError(
             f"{path} does not hold the network that its own config describes ({error}): use another copy"
         ) from error
-    network = build_network(config.network, config.data.image_channels, config.data.crop)
+    network = build_network(config.network, config.data.image_channels, config.data.crop).float()
     network.load_state_dict(tensors)
     network.data = config.data
     return network.to(place), config, checkpoint.step

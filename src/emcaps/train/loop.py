@@ -103,6 +103,7 @@ def train(
         explain_lost_device(folder),  # outermost, since what the others do at the end may fail, too, without the device
         folders.only_user(folder) if main else nullcontext(),
         own_randomness(place),
+        torch.enable_grad(),
         _deterministic(),
         asked_to_stop(distributed.echo_seconds()) as interrupted,
         ExitStack() as stack,

@@ -42,7 +42,7 @@ def forward(
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Pose, activation, records and assignments. The last two are for the backward pass, and empty without `keep`."""
-    pose, activation, weight, beta_u, beta_a = (tensor.detach().contiguous() for tensor in inputs)
+    pose, activation, weight, beta_u, beta_a = map(_plain, inputs)
     new = pose.new_empty
     records = new(layer.records_shape(layer.images, iterations) if keep else 0)
     assignments = new(layer.assignments_shape(layer.images, iterations) if keep else 0)
@@ -85,9 +85,9 @@ def backward(
     data_unit: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of pose, activation and weight, and those of beta_u and beta_a stacked."""
-    pose, activation = pose.detach().contiguous(), activation.detach().contiguous()
+    pose, activation = _plain(pose), _plain(activation)
     out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
-    packed = _pack_weight(weight.detach(), layer).numpy()
+    packed = _pack_weight(_plain(weight), layer).numpy()
     chunks = _chunks(layer.images)
     weight_gradients = pose.new_empty(len(chunks), *packed.shape)
     beta_gradients = pose.new_empty(len(chunks), 2, layer.groups, LANES)
@@ -95,8 +95,8 @@ def backward(
     kept = records.numpy(), assignments.numpy()
     children = pose.flatten(1).numpy(), activation.flatten(1).numpy()
     of_outputs = (
-        _by_position(pose_gradient.contiguous().flatten(-2), layer),
-        _by_position(activation_gradient.contiguous(), layer),
+        _by_position(_plain(pose_gradient).flatten(-2), layer),
+        _by_position(_plain(activation_gradient), layer),
     )
     of_children = out_pose.flatten(1).numpy(), out_activation.flatten(1).numpy()
     settings = _lambdas(records.shape[1], final_lambda), data_unit, layer.children, layer.sizes
@@ -121,6 +121,11 @@ def backward(
     _run(differentiate, chunks, ("backward", pose.dtype))
     betas = beta_gradients.sum(0).flatten(1)[:, : layer.parent_types].contiguous()
     return out_pose, out_activation, _unpack_weight(weight_gradients.sum(0), layer, weight), betas
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The values of a tensor as numpy can read them: without a graph, a sign that is yet to be turned, or gaps."""
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def _pack_weight(weight: Tensor, layer: Layer) -> Tensor:
