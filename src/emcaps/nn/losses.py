@@ -86,8 +86,9 @@ def _check_shapes(activation: Tensor, target: Tensor, weight: Weight) -> None:
     if activation.dim() != 2:
         raise ValueError(f"activation must be (batch, classes), not {tuple(activation.shape)}")
     if not isinstance(target, Tensor):
-        kind = type(target).__name__
-        raise ValueError(f"target must be a tensor of class numbers, not a {kind}: use torch.as_tensor")
+        raise ValueError(
+            f"target must be a tensor of class numbers, not a {type(target).__name__}: use torch.as_tensor"
+        )
     if target.shape != activation.shape[:1] or target.is_floating_point() or target.dtype == torch.bool:
         raise ValueError(
             f"target must be the number of a class for each of the {len(activation)} examples, not {target.dtype} "
