@@ -159,3 +159,26 @@ def test_without_a_mark_only_the_start_of_a_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "open_regular", lambda _: nullcontext(large))
     check_replaces(tmp_path / "file", "page", b"<a>")
     assert large.tell() == 3
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a file", "nothing yet"])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, there):
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    if there:
+        target.write_text("old")
+    link.symlink_to(target)
+    with atomic_write(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert sorted(path.name for path in target.parent.iterdir()) == ["target"]
+
+
+def test_a_pipe_and_a_link_to_one_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ValueError, match="is a named pipe, not an ordinary file"), atomic_write(tmp_path / name):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]

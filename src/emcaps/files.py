@@ -62,6 +62,10 @@ def atomic_write(path: str | Path, older: Sequence[Path] = ()) -> Iterator[Path]
     What killed processes left of earlier attempts is removed.
     """
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        check_regular(path)  # who may do so could put a file in the place of a device
+    if path.is_symlink():
+        path = path.resolve()  # the link stays, and what it leads to is written
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
@@ -175,6 +179,8 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
             message = f"no space left to write {path}; what was there before is untouched: free some space"
         elif error.errno in UNWRITABLE:
             message = f"{path} cannot be written ({os.strerror(error.errno)}): allow writing there"
+        elif error.errno == errno.EEXIST:
+            message = f"{path} must be a folder and is a file, or a link to nothing: remove it"
         else:
             raise
         raise OSError(error.errno, message + OTHERWISE) from error

@@ -273,3 +273,60 @@ def test_files_of_another_kind_are_not_replaced(emcaps, tmp_path, pictures):
     (tmp_path / "found.json").touch()
     assert emcaps("eval", "run", "--json", "found.json")[0] == 0, "an empty file is replaced"
     assert emcaps("eval", "run", "--json", "found.json")[0] == 0, "an evaluation replaces an older one"
+
+
+def test_a_run_resumes_with_pictures_that_were_moved_but_not_changed(emcaps, tmp_path, pictures):
+    run = "runs/tiny-pictures-seed0"
+    assert emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *TINY)[0] == 0
+    pictures.rename(tmp_path / "moved")
+    status, _, err = emcaps("train", "--resume", run, "--steps", 2, "--data", "moved")
+    assert status == 0, err
+    config = json.loads((tmp_path / run / "config.json").read_text())
+    assert config["data"]["dataset"] == str(tmp_path / "moved")
+    shutil.copy(tmp_path / "moved" / "ant" / "000.png", tmp_path / "moved" / "bee" / "one more.png")
+    status, _, err = emcaps("train", "--resume", run, "--steps", 3, "--data", "moved")
+    assert status == 1
+    assert "was trained on other data than this: put back what was added, changed or removed since" in err
+
+
+def test_a_folder_without_a_test_part_is_evaluated_as_a_whole(emcaps, tmp_path, pictures):
+    assert emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *TINY)[0] == 0
+    run = "runs/tiny-pictures-seed0"
+    shutil.copytree(pictures, tmp_path / "others")
+    for data, images in (("others", 30), ("pictures", 6)):  # the second was partly trained on
+        status, _, err = emcaps("eval", run, "--data", data, "--json", "found.json")
+        assert status == 0, err
+        assert json.loads((tmp_path / "found.json").read_text())["test"]["images"] == images
+    assert emcaps("eval", run, "--json", "-")[0] == 1
+    assert not (tmp_path / "-").exists()
+    uncropped = ["--run", "uncropped", *TINY, "--set", "data.crop=32", "--set", "data.max_shift=0"]
+    assert emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *uncropped)[0] == 0
+    status, _, err = emcaps("eval", "uncropped", "--crops", 13)
+    assert status == 1
+    assert "--crops 13 needs images that are larger than the network's crops of" in err
+
+
+def test_a_run_among_the_pictures_is_refused_and_leaves_nothing(emcaps, pictures):
+    before = files_below(pictures)
+    os.chdir(pictures)
+    status, _, err = emcaps("train", "tiny", "--data", ".", "--steps", 1, *TINY)
+    assert status == 1
+    assert "would lie among the pictures of .: name another with --run" in err
+    assert files_below(pictures) == before
+    assert not (pictures / "runs").exists()
+
+
+def test_answers_in_json_are_ascii(emcaps, tmp_path):
+    write_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures" / "ant").rename(tmp_path / "pictures" / "Ämse")
+    assert emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *TINY)[0] == 0
+    status, out, err = emcaps("predict", "runs/tiny-pictures-seed0", "pictures/bee", "--json")
+    assert status == 0, err
+    assert out.isascii()
+    assert "Ämse" in json.loads(out)[0]["scores"]
+
+
+def test_a_setting_is_given_once(emcaps, pictures):
+    status, _, err = emcaps("train", "tiny", "--data", "pictures", "--steps", 1, "--set", "train.steps=2")
+    assert status == 1
+    assert "train.steps is set by an option and by --set: leave one of them out" in err

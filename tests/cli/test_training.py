@@ -31,7 +31,7 @@ def test_runs_on_a_disk_that_is_not_there(emcaps, tmp_path):
     (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
     status, _, error = emcaps("train", "tiny", *TINY, "--steps", "1")
     assert status == 1
-    assert "File exists: runs" in error
+    assert "runs must be a folder and is a file, or a link to nothing: remove it" in error
 
 
 def test_missing_data_names_the_command_that_makes_it(emcaps):

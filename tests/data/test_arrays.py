@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -75,3 +77,32 @@ def test_labels_that_are_refused(labels, test_labels, names, message):
 def test_parts_of_different_sizes_are_refused():
     with pytest.raises(ValueError, match=r"the same channels and sides, not \(1, 20, 20\) and \(1, 24, 24\)"):
         parts_of_arrays(IMAGES, LABELS, bars(6, side=24)[0], LABELS)
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy", "made"),
+    [
+        (np.array([0.0, 0.5, 1.0]), "(255 * images).round().astype('uint8')", [0, 128, 255]),
+        (np.array([0.0, 99.6, 255.0]), "images.round().astype('uint8')", [0, 100, 255]),
+        (np.array([0, 100, 255]), "images.astype('uint8')", [0, 100, 255]),
+        (np.array([0, 256, 65535], np.uint16), "(images >> 8).astype('uint8')", [0, 1, 255]),
+    ],
+)
+def test_the_remedy_for_images_of_another_type_gives_their_grey_levels(values, remedy, made):
+    images = np.broadcast_to(values[:, None, None], (3, 4, 4))
+    with pytest.raises(ValueError, match=rf"not {images.dtype}: .* {re.escape(remedy)}"):
+        as_images(images)
+    assert list(as_images(eval(remedy, {"images": images}))[:, 0, 0, 0]) == made
+
+
+def test_labels_as_bytes_are_the_texts_that_they_hold():
+    names = np.array(["bee", "äns", "cat"])
+    coded = np.char.encode(names, "utf-8")
+    parts = parts_of_arrays(IMAGES, coded[LABELS], IMAGES, coded[LABELS])
+    assert parts["train"].names == tuple(sorted(names))
+    assert [parts["test"].names[number] for number in parts["test"].category] == list(names[LABELS])
+
+
+def test_labels_that_begin_with_1_are_told_so():
+    with pytest.raises(ValueError, match=r"\('0' is one\): number the classes from 0, as labels - 1 does"):
+        parts_of_arrays(IMAGES, LABELS + 1, IMAGES, LABELS + 1)

@@ -82,7 +82,9 @@ def test_groups_that_are_wrong(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no groups file .*none\.csv: name a CSV file"):
         read_source(folder, Options(groups=tmp_path / "none.csv"))
     (tmp_path / "groups.csv").write_text("ant/000.png\n")
-    with pytest.raises(ValueError, match=r"groups\.csv, line 1: a line must be PICTURE,GROUP, not 'ant/000.png'"):
+    with pytest.raises(
+        ValueError, match=r"groups\.csv, line 1: a line must be PICTURE,GROUP, with a comma, not 'ant/000.png'"
+    ):
         read_source(folder, Options(groups=tmp_path / "groups.csv"))
     with pytest.raises(ValueError, match=r"groups\.csv, line 31: ant/000\.png is in two groups: leave it in one"):
         read_source(folder, Options(groups=write_groups(folder, [*lines, ("ant/000.png", "two")])))
@@ -263,3 +265,19 @@ def test_groups_from_a_spreadsheet_begin_with_a_byte_order_mark(folder):
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     parts = read_source(folder, Options(groups=path)).parts
     assert np.array_equal(parts["test"].instance, without["test"].instance)
+
+
+def test_a_link_to_a_picture_of_the_folder_would_count_twice(folder):
+    (folder / "bee" / "again.png").symlink_to(folder / "ant" / "000.png")
+    with pytest.raises(
+        ValueError, match=r"again\.png is a link to .*000\.png, which would count twice: remove the link"
+    ):
+        read_source(folder)
+
+
+def test_everything_is_tested_where_there_is_no_test_part(folder, tmp_path):
+    for part in read_source(folder, Options(everything=True)).parts.values():
+        assert len(part.images) == 30
+    shutil.copytree(folder, tmp_path / "split" / "train")
+    shutil.copytree(folder / "ant", tmp_path / "split" / "test" / "ant")
+    assert len(read_source(tmp_path / "split", Options(everything=True)).parts["test"].images) == 10

@@ -40,11 +40,19 @@ def evaluate(
     network, config, step = load_network(weights, place)
     own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
-    tested = load_tested(config.data, folder)
+    is_other = data is not None and str(Path(data).expanduser().resolve()) != own.dataset
+    tested = load_tested(config.data, folder, everything=is_other)
     if process()[0]:  # of several processes, the first alone shows what all found
         evaluate_split(network, tested, config, place, crops)
         return
+    if crops > 1 and min(len(part.images[0, 0]) for part in tested.values()) <= config.data.crop:
+        raise ValueError(
+            f"--crops {crops} needs images that are larger than the network's crops of {config.data.crop} pixels: "
+            "leave it out"
+        )
     if json is not None:
+        if str(json) == "-":
+            raise ValueError("--json - would write a file called -: name a file")
         check_is_evaluation(json)
         check_writable(json.parent)
     if config.data.dataset == own.dataset and config.data.split != own.split:

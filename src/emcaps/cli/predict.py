@@ -50,7 +50,7 @@ def predict(
     if not rows:
         raise ValueError("none of these pictures can be read: name others")
     if json:
-        print(json_module.dumps(rows, indent=2, ensure_ascii=False))
+        print(json_module.dumps(rows, indent=2))
     else:
         wide_console().print(prediction_table(rows, weights))
 

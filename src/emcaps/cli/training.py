@@ -90,7 +90,11 @@ def train(
 ) -> None:
     """Train a network. Ctrl-C saves; --resume then gives the numbers that an uninterrupted run would have given."""
     changes = shortcuts(data, split, stereo, iterations, steps, batch_size)
-    changes |= ({} if seed is None else {"train.seed": seed}) | assignments(settings or [])
+    changes |= {} if seed is None else {"train.seed": seed}
+    given = assignments(settings or [])
+    if twice := sorted(changes.keys() & given.keys()):
+        raise ValueError(f"{twice[0]} is set by an option and by --set: leave one of them out")
+    changes |= given
     main = process()[0] == 0  # of several processes, the one that writes and prints
     cleaning: AbstractContextManager[None] = nullcontext()
     if resume is not None:
@@ -246,6 +250,9 @@ def _new_run_folder(name: str, config: RunConfig) -> Path:
         else Path(data.dataset).resolve().name.removesuffix(".npz")
     )
     base = Path("runs") / f"{name}-{shown}-seed{config.train.seed}"
+    source = Path(data.dataset).expanduser()
+    if source.is_dir() and base.resolve().is_relative_to(source.resolve()):
+        raise ValueError(f"the run's folder {base} would lie among the pictures of {source}: name another with --run")
     with explain_disk_errors(base.parent):
         base.parent.mkdir(exist_ok=True)
     candidate, number = base, 2

@@ -65,9 +65,7 @@ def channels_first(images: Any, what: str = "images") -> npt.NDArray[np.uint8]:
     found = as_array(images)
     rule = f"{what} must be uint8 of shape (N, H, W), (N, C, H, W) or (N, H, W, C) with 1 to {MAX_CHANNELS} channels"
     if found.dtype != np.uint8:
-        raise ValueError(
-            f"{rule}, not {found.dtype}: give grey levels from 0 to 255, as in (255 * images).round().astype('uint8')"
-        )
+        raise ValueError(f"{rule}, not {found.dtype}: {_how_to_make_bytes(found)}")
     if found.ndim in (3, 4) and len(found) == 0:
         raise ValueError(f"there are no {what}: their shape is {found.shape}")
     if found.ndim == 3:
@@ -82,10 +80,29 @@ def channels_first(images: Any, what: str = "images") -> npt.NDArray[np.uint8]:
     return found if first else np.ascontiguousarray(found.transpose(0, 3, 1, 2))
 
 
+def _how_to_make_bytes(images: npt.NDArray[Any]) -> str:
+    """How images that are not uint8 become grey levels from 0 to 255, by the range of what they hold."""
+    least, most = (float(images.min()), float(images.max())) if images.size and images.dtype.kind in "iuf" else (0, 0)
+    if images.dtype.kind == "f" and 0 <= least <= most <= 1:
+        return "give grey levels from 0 to 255, as in (255 * images).round().astype('uint8')"
+    if images.dtype.kind == "f" and 0 <= least <= most <= 255:
+        return "they are grey levels already, so images.round().astype('uint8') will do"
+    if images.dtype.kind in "iu" and 1 < most <= 255 and least >= 0:
+        return "they are grey levels already, so images.astype('uint8') will do"
+    if images.dtype.kind in "iu" and 255 < most <= 65535 and least >= 0:
+        return "give the upper 8 of their 16 bits, as in (images >> 8).astype('uint8')"
+    return f"bring them to grey levels from 0 to 255 first; they go from {least:g} to {most:g}"
+
+
+def texts(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Labels or names as they are, but bytes as the text that they hold in UTF-8."""
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+
+
 def names_of_labels(*labels: npt.NDArray[Any]) -> tuple[str, ...]:
     """The classes of labels that come without names: the different texts in order, or "0" to the largest number."""
     if labels[0].dtype.kind in "US":
-        return tuple(str(name) for name in np.unique(labels[0]))
+        return tuple(str(name) for name in np.unique(texts(labels[0])))
     largest = max((int(array.max()) for array in labels if array.size and array.dtype.kind in "iu"), default=-1)
     if largest >= MAX_CLASSES:
         raise ValueError(
@@ -103,6 +120,7 @@ def numbered_labels(labels: npt.NDArray[Any], count: int, names: Sequence[str], 
             + _how_to_flatten(labels.shape, count, what)
         )
     if labels.dtype.kind in "US":
+        labels = texts(labels)
         number_of = {name: number for number, name in enumerate(names)}
         unknown = sorted({str(label) for label in labels} - number_of.keys())
         if unknown:
@@ -138,7 +156,8 @@ def check_no_class_is_empty(category: npt.NDArray[Any], names: Sequence[str]) ->
     """Raise ValueError if a class has no training image."""
     empty = sorted(set(range(len(names))) - set(category.tolist()))
     if empty:
+        numbered = empty == [0] and tuple(names) == tuple(map(str, range(len(names))))
         raise ValueError(
-            f"{len(empty)} of {len(names)} classes have no training image ({names[empty[0]]!r} is one): add images, or "
-            "leave such classes out"
+            f"{len(empty)} of {len(names)} classes have no training image ({names[empty[0]]!r} is one): "
+            + ("number the classes from 0, as labels - 1 does" if numbered else "add images, or leave such classes out")
         )

@@ -200,11 +200,11 @@ def _check_made_together(path: Path, made_together: npt.NDArray[Any] | None, com
 
 def _command(name: str) -> str:
     """The command that makes a prepared file of this name."""
-    if name.startswith("toys"):
-        return "emcaps data make"
-    if name.startswith("smallnorb"):
-        return "emcaps data get"
     dataset = name.rpartition("-")[0]
+    if dataset == f"toys{SIDE}":
+        return "emcaps data make"
+    if dataset == f"smallnorb{SIDE}":
+        return "emcaps data get"
     return f"emcaps data get {dataset}" if dataset in PLAIN_DATASETS else "emcaps data import"
 
 

@@ -24,6 +24,7 @@ from emcaps.data.arrays import (
     names_of_labels,
     numbered_labels,
     parts_of_arrays,
+    texts,
 )
 from emcaps.data.hold_out import check_groups_apart, check_share, seeded_share
 from emcaps.data.picture_files import BrokenPictureError, check_inside, is_grey, pictures_below, read_picture, resized
@@ -61,6 +62,8 @@ class Options(NamedTuple):
     groups: Path | None = None
     """A CSV file with lines "picture,group", pictures by their path below the source."""
     skip_broken: bool = False
+    everything: bool = False
+    """To test on all images of a source without a test part of its own: none is held out, and both parts have all."""
 
 
 Progress = Callable[[int, int], None]
@@ -105,7 +108,7 @@ def _read_npz(path: Path, options: Options) -> dict[str, Examples]:
         raise ValueError("test_images and test_labels belong together, and one is missing: give both, or neither")
     if "test_images" in arrays and ("groups" in arrays) != ("test_groups" in arrays):
         raise ValueError("groups and test_groups belong together, and one is missing: give both, or neither")
-    names = tuple(str(name) for name in np.atleast_1d(arrays["names"])) if "names" in arrays else ()
+    names = tuple(str(name) for name in np.atleast_1d(texts(arrays["names"]))) if "names" in arrays else ()
     images = as_images(_fitted(channels_first(arrays["images"]), options))
     labels = arrays["labels"]
     names = names or names_of_labels(*(arrays[name] for name in ("labels", "test_labels") if name in arrays))
@@ -158,6 +161,8 @@ def _split(examples: Examples, options: Options) -> dict[str, Examples]:
     """Hold out a seeded share of every class for testing."""
     check_examples(examples)
     check_no_class_is_empty(examples.category, examples.names)
+    if options.everything:
+        return {"train": examples, "test": examples}
     held_out = seeded_share(examples.category, examples.instance, options.test_share, options.seed)
     if not held_out.any():
         raise ValueError(
@@ -180,6 +185,7 @@ def _read_folder(root: Path, options: Options, on_progress: Progress | None) -> 
         if not found:
             raise ValueError(f"the class folder {folder} has no PNG or JPEG pictures: add some, or remove the folder")
         files += [(path, part, name) for path in found]
+    _check_counted_once([path for path, _, _ in files])
     group_of, groups = _read_groups(options.groups, root, files) if options.groups else ({}, [])
     images, kept, skipped = _decode([path for path, _, _ in files], options, on_progress)
     files = [files[number] for number in kept]
@@ -199,6 +205,14 @@ def _read_folder(root: Path, options: Options, on_progress: Progress | None) -> 
         check_examples(found_part, f"{root / part}: ", "")
     check_no_class_is_empty(parts["train"].category, names)
     return Source(parts, skipped, ignored)
+
+
+def _check_counted_once(pictures: list[Path]) -> None:
+    """A picture and a link to it could fall into the training and the test part."""
+    links = {path.resolve(): path for path in pictures if path.is_symlink()}
+    twice = sorted(links.keys() & {path.resolve() for path in pictures if not path.is_symlink()})
+    if twice:
+        raise ValueError(f"{links[twice[0]]} is a link to {twice[0]}, which would count twice: remove the link")
 
 
 def _class_folders(root: Path) -> list[tuple[str, str, Path]]:
@@ -248,14 +262,19 @@ def _read_groups(path: Path, root: Path, files: list[tuple[Path, str, str]]) -> 
         raise ValueError(f"{path} cannot be read ({error}): write lines PICTURE,GROUP in UTF-8") from error
     wrong = next((number for number, row in enumerate(rows, 1) if len(row) != 2), None)
     if wrong is not None:
-        raise ValueError(f"{path}, line {wrong}: a line must be PICTURE,GROUP, not {','.join(rows[wrong - 1])!r}")
+        raise ValueError(
+            f"{path}, line {wrong}: a line must be PICTURE,GROUP, with a comma, not {','.join(rows[wrong - 1])!r}"
+        )
     named: dict[Path, str] = {}
     for number, (picture, group) in enumerate(rows, 1):
         if named.setdefault(root / picture.strip(), group.strip()) != group.strip():
             raise ValueError(f"{path}, line {number}: {picture.strip()} is in two groups: leave it in one of them")
     missing = next((picture for picture, _, _ in files if picture not in named), None)
     if missing is not None:
-        raise ValueError(f"{path} has no line for {missing.relative_to(root)}: every picture needs a group")
+        raise ValueError(
+            f"{path} has no line for {missing.relative_to(root)}: every picture needs a group, in a line that begins "
+            "with its path below the source, with slashes"
+        )
     groups = sorted(set(named.values()))
     number_of = {group: number for number, group in enumerate(groups)}
     return {picture: number_of[named[picture]] for picture, _, _ in files}, groups

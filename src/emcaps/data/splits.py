@@ -41,7 +41,7 @@ class Split(NamedTuple):
         return {"test": self.test} | ({} if self.familiar is None else {"familiar": self.familiar})
 
 
-def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
+def load_split(config: DataConfig, folder: str | Path | None = None, *, everything: bool = False) -> Split:
     """The split that `config` names, from the prepared parts in `folder`; validations never open the test part.
 
     Where `config` names a folder of pictures or an .npz file, that is read instead.
@@ -50,7 +50,8 @@ def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
     if source is not None:
         # A folder is read as the images of the network were; an .npz file holds images as they are to be.
         as_trained = Options(config.size or None, config.fit, {1: False, 3: True}.get(config.channels))
-        parts = read_source(source, as_trained if source.is_dir() else None).parts
+        options = (as_trained if source.is_dir() else Options())._replace(everything=everything)
+        parts = read_source(source, options).parts
         return make_split(parts["train"], parts["test"], config)
     train = load_prepared(prepared_path(config.dataset, "train", folder))
     if config.split in VALIDATIONS:
@@ -58,13 +59,16 @@ def load_split(config: DataConfig, folder: str | Path | None = None) -> Split:
     return make_split(train, load_prepared(prepared_path(config.dataset, "test", folder)), config)
 
 
-def load_tested(config: DataConfig, folder: str | Path | None = None) -> dict[str, Examples]:
+def load_tested(
+    config: DataConfig, folder: str | Path | None = None, *, everything: bool = False
+) -> dict[str, Examples]:
     """What is evaluated with the split that `config` names, as Split.tested has it.
 
     Only the prepared part that holds these examples is opened: the training part for validation, else the test part.
+    With `everything`, it is all images of a folder or an .npz file that has no test part of its own.
     """
     if config.split in VALIDATIONS or find_source(config, folder) is not None:
-        return load_split(config, folder).tested
+        return load_split(config, folder, everything=everything).tested
     test = load_prepared(prepared_path(config.dataset, "test", folder))
     return _not_empty(_tested_of(test, config), config)
 

@@ -6,18 +6,18 @@ import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
-from emcaps.config import SECTIONS, RunConfig, TrainConfig
+from emcaps.config import SECTIONS, RunConfig
 from emcaps.names import shown
 from emcaps.train import checkpoint as checkpoints
 from emcaps.train import run_folder as folders
 from emcaps.train.advice import new_run_command
 
-MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers")
+MAY_CHANGE = ("train.steps", "train.graph", "train.keep_checkpoints", "train.teachers", "data.dataset")
 """Settings that a resumed run may change: how far it goes, how steps are launched, how many checkpoints are kept, and
-where its teachers lie, which stay the same ones."""
+where its teachers and its data lie, which stay the same ones."""
 RULE = (
-    f"{', '.join(MAY_CHANGE)} may change: steps not with a cosine learning rate or train.average, and teachers only in "
-    "where they lie"
+    f"{', '.join(MAY_CHANGE)} may change: steps not with a cosine learning rate or train.average, teachers and data "
+    "only in where they lie"
 )
 
 
@@ -65,16 +65,18 @@ def _refused_changes(before: RunConfig, after: RunConfig) -> list[_Change]:
     for section, kind in SECTIONS.items():
         for field in dataclasses.fields(kind):
             old, new = (getattr(getattr(config, section), field.name) for config in (before, after))
-            if old != new and not _may_change(f"{section}.{field.name}", before.train, after.train):
+            if old != new and not _may_change(f"{section}.{field.name}", before, after):
                 changes.append(_Change(f"{section}.{field.name}", shown(old), shown(new)))
     return changes
 
 
-def _may_change(name: str, before: TrainConfig, after: TrainConfig) -> bool:
+def _may_change(name: str, before: RunConfig, after: RunConfig) -> bool:
     if name == "train.steps":  # a cosine, and what is averaged, depend on the number of all steps
-        return before.learning_rate_schedule != "cosine" and not before.average
+        return before.train.learning_rate_schedule != "cosine" and not before.train.average
     if name == "train.teachers":  # their weights are compared when they are loaded
-        return len(before.teachers) == len(after.teachers)
+        return len(before.train.teachers) == len(after.train.teachers)
+    if name == "data.dataset":  # a folder or a file of one's own, whose images are compared when they are loaded
+        return Path(before.data.dataset).is_absolute() and Path(after.data.dataset).expanduser().exists()
     return name in MAY_CHANGE
 
 

@@ -97,8 +97,11 @@ def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Ma
     seen = found.get("data", data)
     if any(seen.get(name) != data[name] for name in data):
         raise ValueError(
-            f"the run in {folder} was trained on other data than this: name the folder of its data with --folder"
+            f"the run in {folder} was trained on other data than this: put back what was added, changed or removed "
+            "since, or name where its data lie, with --folder, or with --data if it is a folder of pictures or a file"
         )
+    if "data" not in found and read_config(folder).data.dataset != config.data.dataset:
+        raise ValueError(f"the run in {folder} did not record its data, so they cannot be others: leave out --data")
     # Read before anything is written: this raises if a line is damaged, and then the run must be left as it was.
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
     _tell_of_lost_rows(folder, rows, config.train.log_every, step)
