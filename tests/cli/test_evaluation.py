@@ -1,9 +1,14 @@
 """`emcaps eval`: of runs, of single files, and of other data than the run's."""
 
 import json
+import os
 import re
+import signal
 
 from commands import TINY
+
+from emcaps.config import preset
+from emcaps.train import train
 
 
 def test_train_eval_resume(emcaps, data, tmp_path):
@@ -81,3 +86,18 @@ def test_eval_needs_the_test_file_alone(emcaps, data):
     assert expected[0] == 0
     assert emcaps("eval", "r")[:2] == expected[:2]  # what is left shows seconds
     assert "toys48-train.npz is not there" in emcaps("eval", "r", "--split", "validation")[2]
+
+
+def test_a_network_that_is_not_trained_to_its_end_is_told(emcaps, data, tmp_path):
+    def stop(progress):
+        if progress.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    settings = dict(one.split("=") for one in TINY if "=" in one) | {"train.batch_size": 8, "train.steps": 1500}
+    assert not train(preset("tiny").override(settings), tmp_path / "run", device="cpu", on_progress=stop).complete
+    note = "note: run is not trained to its end: step 2 of 1,500"
+    assert note in emcaps("eval", "run")[2]
+    assert note in emcaps("export", "run", "--pt2", "run.pt2")[2]
+    (tmp_path / "some.npz").write_bytes(b"")
+    assert note in emcaps("predict", "run", "some.npz")[2]
+    assert "note: small-mono" not in emcaps("predict", "small-mono", "some.npz")[2]

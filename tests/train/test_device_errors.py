@@ -128,6 +128,21 @@ def test_a_full_memory_names_the_batch_that_fits(tmp_path, config, data_folder, 
     assert not (tmp_path / "run/checkpoint.safetensors").exists()
 
 
+def test_a_batch_that_fits_can_be_trained_on_in_the_same_folder(tmp_path, config, data_folder, monkeypatch):
+    Small(monkeypatch, 5)
+    with pytest.raises(BatchTooLargeError):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    smaller = config.override({"train.batch_size": 4})
+    assert train(smaller, tmp_path / "run", device="cpu", data_folder=data_folder).complete
+
+
+def test_a_memory_that_fills_later_keeps_the_run(tmp_path, config, data_folder, monkeypatch):
+    monkeypatch.setattr(TrainingStep, "work", failing_at(2, OUT_OF_MEMORY))
+    with pytest.raises((BatchTooLargeError, torch.cuda.OutOfMemoryError)):
+        train(config, tmp_path / "run", device="cpu", data_folder=data_folder)
+    assert (tmp_path / "run/config.json").exists()
+
+
 @pytest.mark.parametrize("changes", [{}, {"train.mixup": 0.5, "network.decoder": 4}], ids=["plain", "mixed"])
 def test_to_try_batches_changes_nothing(config, monkeypatch, changes):
     advance = make(config.override(changes))

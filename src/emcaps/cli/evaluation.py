@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, FolderOption, NetworkArgument, process, show_evaluations, wide_console
+from emcaps.cli.shared import (
+    DeviceOption,
+    FolderOption,
+    NetworkArgument,
+    note_unfinished,
+    process,
+    show_evaluations,
+    wide_console,
+)
 from emcaps.files import check_writable
 
 
@@ -38,6 +46,8 @@ def evaluate(
     place = start_work(distributed.device_of(device))
     distributed.join(place)
     network, config, step = load_network(weights, place)
+    if not process()[0]:
+        note_unfinished(run, step, config)
     own = config.data
     config = config.override({key: value for key, value in (("data.dataset", data), ("data.split", split)) if value})
     is_other = data is not None and str(Path(data).expanduser().resolve()) != own.dataset

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emcaps.cli.shared import NetworkArgument, wide_console
+from emcaps.cli.shared import NetworkArgument, note_unfinished, wide_console
 from emcaps.files import METADATA, check_replaces, check_writable
 
 STARTS = {"ONNX file": b"\x08", "file of torch.export": b"PK"}
@@ -31,5 +31,9 @@ def export_network(
             check_writable(path.parent)
     from emcaps.export import export
     from emcaps.report.tables import export_table
+    from emcaps.train.checkpoint import load
+    from emcaps.weights import find_weights
 
+    saved = load(find_weights(weights))
+    note_unfinished(weights, saved.step, saved.config)
     wide_console().print(export_table(export(weights, onnx, pt2), f"{weights}, exported"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.cli.shared import DeviceOption, NetworkArgument, wide_console
+from emcaps.cli.shared import DeviceOption, NetworkArgument, note_unfinished, wide_console
 
 if TYPE_CHECKING:
     from emcaps.config import DataConfig
@@ -38,7 +38,8 @@ def predict(
     from emcaps.train.device import start_work
     from emcaps.weights import find_weights
 
-    network, config, _ = load_network(find_weights(weights), start_work(device))
+    network, config, step = load_network(find_weights(weights), start_work(device))
+    note_unfinished(weights, step, config)
     rows: list[dict[str, Any]] = []
     for names, images, archive in _images(files, config.data, skip_broken):
         try:

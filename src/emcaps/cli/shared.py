@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, DataConfig, NetworkConfig, TrainConfig
+from emcaps.config import DATASETS, PLAIN_DATASETS, PRESETS, SPLITS, DataConfig, NetworkConfig, RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from emcaps.train.evaluate import Evaluation
@@ -78,6 +78,12 @@ def shortcuts(
         "train.batch_size": batch_size,
     }
     return {key: value for key, value in given.items() if value is not None}
+
+
+def note_unfinished(name: object, step: int, config: RunConfig) -> None:
+    """Say that a network is not trained as far as its run was to go."""
+    if step < config.train.steps:
+        print(f"note: {name} is not trained to its end: step {step:,} of {config.train.steps:,}", file=sys.stderr)
 
 
 def assignments(settings: list[str]) -> dict[str, str]:

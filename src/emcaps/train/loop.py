@@ -187,9 +187,11 @@ def train(
             try:
                 advance(step)
             except RuntimeError as error:
-                if (explained := explain_full_memory(error, advance, config.train)) is not None:
-                    raise explained from error
-                raise
+                if (explained := explain_full_memory(error, advance, config.train)) is None:
+                    raise
+                if main and not resume and step == 0:
+                    folders.undo_start(folder)  # so that a smaller batch can be tried in the same folder
+                raise explained from error
             step += 1
             average.add(step)
 

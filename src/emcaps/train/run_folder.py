@@ -88,6 +88,12 @@ def start_run(folder: Path, config: RunConfig, device: torch.device, data: Mappi
     write_text(folder / CONFIG, config.to_json() + "\n")  # last, so that a folder with a config is a whole one
 
 
+def undo_start(folder: Path) -> None:
+    """Take back what `start_run` wrote, for a run that could not take its first step."""
+    for name in (CONFIG, ENVIRONMENT):
+        (folder / name).unlink(missing_ok=True)
+
+
 def continue_run(folder: Path, config: RunConfig, device: torch.device, data: Mapping[str, str], step: int) -> None:
     """Record that a run resumes from `step`, and drop what it will compute again: metrics, weights, evaluation.
 
