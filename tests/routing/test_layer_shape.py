@@ -1,11 +1,12 @@
 """The sizes of a layer, found from the shapes of its tensors."""
 
+import dataclasses
 import itertools
 
 import pytest
 
 from emcaps.routing.geometry import parent_grid
-from emcaps.routing.layer_shape import LayerShape
+from emcaps.routing.layer_shape import WITHOUT_COORDINATES, LayerShape
 
 
 @pytest.mark.parametrize("by_position", [False, True])
@@ -21,6 +22,7 @@ def test_a_convolutional_layer(child_types, parent_types, by_position):
         kernel=(3, 2),
         stride=(2, 1),
         shared=False,
+        coordinates=False,
         by_position=by_position,
     )
     assert layer.positions == 15
@@ -37,3 +39,11 @@ def test_a_class_layer_is_one_window_over_the_grid(by_position):
     assert layer.parent_grid == (1, 1)
     assert layer.positions == 1
     assert layer.output_shape == (2, 3)
+    assert layer.coordinates
+
+
+def test_a_class_layer_without_coordinates_is_told_by_its_stride():
+    usual = LayerShape.of((2, 7, 6, 5, 4, 4), (5, 3, 4, 4), (1, 1), False)
+    assert LayerShape.of((2, 7, 6, 5, 4, 4), (5, 3, 4, 4), WITHOUT_COORDINATES, False) == dataclasses.replace(
+        usual, coordinates=False
+    )

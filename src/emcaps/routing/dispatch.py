@@ -26,6 +26,7 @@ from emcaps.routing.checks import (
     check_settings,
 )
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
+from emcaps.routing.layer_shape import WITHOUT_COORDINATES
 from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
 from emcaps.routing.precision import autocast_type, device_of, upcast, without_autocast
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
@@ -353,18 +354,21 @@ def _fused(
 
     pose, activation, weight, beta_u, beta_a = inputs
     without_coordinates = layer.stride is None and layer.coordinate_scale == 0
-    if without_coordinates:
+    one_window = without_coordinates and chosen == "triton"
+    if one_window:
         # Then a class layer is a convolutional one with one window, the whole grid, whose positions share matrices.
         weight, layer = weight.expand(*activation.shape[1:3], *weight.shape), Layer(stride=(1, 1))
     in_kernels = _remembered_settings if is_plain_call(inputs) else _kernel_settings  # else sizes may be symbols
     kernel_settings = in_kernels(activation.shape, weight.shape, layer, settings)
+    if without_coordinates and not one_window:
+        kernel_settings = kernel_settings._replace(stride=WITHOUT_COORDINATES)
     if any(layer.padding):
         pose, activation = with_border(pose, activation, layer.padding)
     # Only bfloat16, because float16 has too little range for poses.
     if chosen == "triton" and low_precision == torch.bfloat16 and pose.dtype == torch.float32:
         pose, weight = pose.bfloat16(), weight.bfloat16()
     outputs = fused_routing((pose, activation, weight, beta_u, beta_a), kernel_settings)
-    return RoutingOutput(*(output[:, 0, 0] for output in outputs) if without_coordinates else outputs)
+    return RoutingOutput(*(output[:, 0, 0] for output in outputs) if one_window else outputs)
 
 
 def _kernel_settings(

@@ -10,6 +10,9 @@ from typing import Self
 
 from emcaps.routing.geometry import Pair
 
+WITHOUT_COORDINATES = (0, 0)
+"""Given as the stride of a class layer whose votes get no coordinates; it has one window, and so no stride."""
+
 
 @dataclass(frozen=True)
 class LayerShape:
@@ -28,6 +31,8 @@ class LayerShape:
     stride: Pair
     shared: bool
     """Whether all child positions share their matrices, as in a class layer."""
+    coordinates: bool
+    """Whether the positions of children are added to their votes, as in a class layer, if it has no other scale."""
     by_position: bool
     """Whether only the parent types at one position compete for a child: `competition="types"`."""
 
@@ -38,6 +43,8 @@ class LayerShape:
         """The layer of a pose (B, H, W, I, 4, 4) and a weight of six dims, or of four in a class layer."""
         images, height, width, child_types = pose_shape[:4]
         shared = len(weight_shape) == 4
+        coordinates = shared and tuple(stride) != WITHOUT_COORDINATES
+        stride = (1, 1) if shared else stride
         kernel = (height, width) if shared else (weight_shape[0], weight_shape[1])
         return cls(
             images=images,
@@ -48,6 +55,7 @@ class LayerShape:
             kernel=kernel,
             stride=(stride[0], stride[1]),
             shared=shared,
+            coordinates=coordinates,
             by_position=by_position and not shared,
         )
 

@@ -36,7 +36,7 @@ class Layer(LayerShape):
             self.parent_types,
             *self.kernel,
             *self.stride,
-            int(self.shared),
+            int(self.shared) + int(self.coordinates),
             int(self.by_position),
         )
 

@@ -7,8 +7,8 @@ columns.
 
 Arrays: pose (B, N * 16), activation (B, N), weight (G, 4, K * C * COLUMN), records (B, T, P, G, RECORD); assignments
 and their gradients, one number for each edge, (B, T - 1, P, G, S * LANES). `sizes` are OH, OW, O, KH, KW, the stride's
-rows and columns, whether matrices are shared (in a class layer), and whether only types compete. Numbers in brackets
-are the equations of the README of triton_kernels.
+rows and columns, whether matrices are shared (0; 1 in a class layer, 2 in one that adds coordinates), and whether only
+types compete. Numbers in brackets are the equations of the README of triton_kernels.
 """
 
 import hashlib

@@ -34,7 +34,7 @@ def matrix_starts(slots, child_types, shared):
 def shifts(height, width, child_types, slots, shared, like):
     """(2, 4, S): what is added to rows 0 and 1 of a slot's votes, by column. It is zero but in a class layer's last."""
     result = np.zeros((2, 4, slots), like.dtype)
-    if shared:
+    if shared == 2:
         for s in range(slots):
             place = s // child_types
             result[0, 3, s] = (place // width + 0.5) / height
