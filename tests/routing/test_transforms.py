@@ -7,8 +7,10 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
-from emcaps import class_routing, conv_routing
+from emcaps import RoutingOutput, class_routing, conv_routing
+from emcaps.nn import ClassCaps, ConvCaps, SetCaps
 from emcaps.routing.operators import apply
 from routing.cases import class_inputs, conv_inputs
 from routing.compare import assert_close
@@ -32,6 +34,7 @@ COMPILED_FOR_A_CPU = """
 import sys
 sys.modules["numba"] = None  # so that "auto" is the reference too
 import torch
+from torch import nn
 from emcaps.nn import ConvCaps, PrimaryCaps
 
 def outputs_and_gradients(network, call, images):
@@ -94,3 +97,55 @@ def test_apply_leaves_active_transforms_to_torch():
     tensor = torch.ones(3, requires_grad=True)
     with pytest.raises(RuntimeError, match="setup_context"):
         torch.func.vmap(lambda _: apply(Doubled, tensor))(torch.zeros(2))
+
+
+class Tuples(nn.Module):
+    """torch.export knows tuples without a registration."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, pose, activation):
+        return tuple(self.layer(RoutingOutput(pose, activation)))
+
+
+def capsules_of(*shape):
+    return torch.randn(*shape, 4, 4), torch.rand(shape)
+
+
+@pytest.mark.parametrize("layer", [SetCaps(3, 5), ClassCaps(3, 5), ConvCaps(3, 5, stride=2)], ids=type)
+def test_one_compiled_graph_takes_every_size_of_grid_and_set(layer):
+    """Without a limit on graphs, each size could have one of its own."""
+    graphs = []
+
+    def count(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(Tuples(layer), backend=count, fullgraph=True, dynamic=True)
+    for size in range(5, 16):
+        given = capsules_of(2, size, 3) if isinstance(layer, SetCaps) else capsules_of(2, size, size + 1, 3)
+        assert all(map(torch.equal, compiled(*given), layer(RoutingOutput(*given))))
+    assert len(graphs) == 1
+
+
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="older versions cannot follow routing for sizes they do not know")
+@pytest.mark.parametrize(
+    "layer", [SetCaps(3, 5), ClassCaps(3, 5), ConvCaps(3, 5, stride=2), ConvCaps(3, 5, impl="reference")], ids=type
+)
+def test_an_exported_layer_takes_any_size(layer):
+    dims = [torch.export.Dim(name, min=5, max=40) for name in ("rows", "columns")]
+    sizes = [(9,), (20,)] if isinstance(layer, SetCaps) else [(9, 8), (13, 20)]
+    dynamic = dict(enumerate(dims[: len(sizes[0])], start=1))
+    first, second = (capsules_of(2, *size, 3) for size in sizes)
+    program = torch.export.export(Tuples(layer), first, dynamic_shapes=(dynamic, dynamic), strict=False)
+    found, wanted = program.module()(*second), layer(RoutingOutput(*second))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_of_torchscript_names_what_to_use_instead():
+    with pytest.raises(ValueError, match=r"torch\.jit\.trace cannot follow routing: use torch\.export\.export"):
+        torch.jit.trace(Tuples(ConvCaps(3, 5)), capsules_of(1, 5, 5, 3), check_trace=False)

@@ -27,7 +27,7 @@ from emcaps.routing.checks import (
 )
 from emcaps.routing.geometry import Pair, as_pair, mean_data, parent_grid
 from emcaps.routing.layer_shape import WITHOUT_COORDINATES
-from emcaps.routing.operators import Inputs, KernelSettings, is_plain_call, is_transformed
+from emcaps.routing.operators import OWN_MEAN_DATA, Inputs, KernelSettings, is_plain_call, is_transformed
 from emcaps.routing.precision import autocast_type, device_of, upcast, without_autocast
 from emcaps.routing.results import RoutingOutput, RoutingStep, RoutingTrace
 from emcaps.routing.settings import DEFAULT_IMPL, DEFAULTS, RoutingSettings
@@ -358,8 +358,11 @@ def _fused(
     if one_window:
         # Then a class layer is a convolutional one with one window, the whole grid, whose positions share matrices.
         weight, layer = weight.expand(*activation.shape[1:3], *weight.shape), Layer(stride=(1, 1))
-    in_kernels = _remembered_settings if is_plain_call(inputs) else _kernel_settings  # else sizes may be symbols
-    kernel_settings = in_kernels(activation.shape, weight.shape, layer, settings)
+    if is_plain_call(inputs):
+        kernel_settings = _remembered_settings(activation.shape, weight.shape, layer, settings)
+    else:  # sizes may be symbols
+        finds_unit = chosen == "numba" and not any(layer.padding)
+        kernel_settings = _kernel_settings(activation.shape, weight.shape, layer, settings, finds_unit)
     if without_coordinates and not one_window:
         kernel_settings = kernel_settings._replace(stride=WITHOUT_COORDINATES)
     if any(layer.padding):
@@ -372,12 +375,18 @@ def _fused(
 
 
 def _kernel_settings(
-    activation: tuple[int, ...], weight: tuple[int, ...], layer: Layer, settings: RoutingSettings
+    activation: tuple[int, ...],
+    weight: tuple[int, ...],
+    layer: Layer,
+    settings: RoutingSettings,
+    operators_find_unit: bool = False,
 ) -> KernelSettings:
     """The settings as kernels take them, for inputs of these shapes, before they get a border."""
     _, height, width, child_types = activation
     unit = 1.0
-    if settings.data_scaling == "mean":
+    if settings.data_scaling == "mean" and operators_find_unit:
+        unit = OWN_MEAN_DATA
+    elif settings.data_scaling == "mean":
         grid = (1, 1)
         if layer.stride is not None:
             grid = parent_grid((height, width), (weight[0], weight[1]), layer.stride, layer.padding)

@@ -7,10 +7,12 @@ Grids, kernels, strides and paddings are (rows, columns); a single number means 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import SymInt
 
 Pair: TypeAlias = tuple[int, int]
 
@@ -19,12 +21,15 @@ def as_pair(name: str, value: int | Pair, least: int = 1) -> Pair:
     """(rows, columns) from a number or a pair of numbers, each at least `least`."""
     if type(value) is tuple and len(value) == 2 and type(value[0]) is type(value[1]) is int and min(value) >= least:
         return value  # as it is in nearly every call
-    numbers = value if isinstance(value, (tuple, list)) else (value, value)
+    numbers: Any = value if isinstance(value, (tuple, list)) else (value, value)
     if len(numbers) != 2 or not all(is_whole(number) and number >= least for number in numbers):
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise ValueError("torch.jit.trace cannot follow routing: use torch.export.export, or `emcaps export`")
         raise ValueError(
             f"{name} must be a whole number of at least {least} or a pair (rows, columns) of them, not {value!r}"
         )
-    return int(numbers[0]), int(numbers[1])
+    rows, columns = [cast("int", number) if isinstance(number, SymInt) else int(number) for number in numbers]
+    return rows, columns
 
 
 def as_padding(padding: int | Pair, kernel: Pair) -> Pair:
@@ -39,8 +44,8 @@ def as_padding(padding: int | Pair, kernel: Pair) -> Pair:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer of Python or numpy; True and False are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """Whether a value is an integer of Python or numpy, or a size that torch.export does not know; a bool is not."""
+    return isinstance(value, (int, np.integer, SymInt)) and not isinstance(value, bool)
 
 
 def parent_grid(child_grid: int | Pair, kernel: int | Pair, stride: int | Pair, padding: int | Pair = 0) -> Pair:

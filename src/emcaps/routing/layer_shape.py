@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from emcaps.routing.geometry import Pair
+from emcaps.routing.geometry import Pair, mean_data
 
 WITHOUT_COORDINATES = (0, 0)
 """Given as the stride of a class layer whose votes get no coordinates; it has one window, and so no stride."""
@@ -63,6 +63,11 @@ class LayerShape:
     def positions(self) -> int:
         """Positions of parents in one image."""
         return math.prod(self.parent_grid)
+
+    @cached_property
+    def mean_data(self) -> float:
+        """The mean data of a parent when every child is active, if none of the children are padding."""
+        return mean_data(self.child_grid, self.child_types, self.parent_grid, self.parent_types)
 
     @cached_property
     def output_shape(self) -> tuple[int, ...]:

@@ -42,6 +42,11 @@ class KernelSettings(NamedTuple):
     """What a parent's data is divided by in its cost: the layer's mean data, or 1."""
 
 
+OWN_MEAN_DATA = 0.0
+"""Given as `data_unit` to the operators on a CPU: the mean data of the layer that they are called with. Else a compiler
+would compile a graph for each size of layer."""
+
+
 def split(arguments: Sequence[Any]) -> tuple[Inputs, KernelSettings]:
     """The inputs and the settings among an operator's arguments."""
     pose, activation, weight, beta_u, beta_a, *settings = arguments

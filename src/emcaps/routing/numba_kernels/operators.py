@@ -83,7 +83,7 @@ def _(pose_gradient: Tensor | None, activation_gradient: Tensor | None, *kept_an
 def _run(keep: bool, *arguments: Any) -> tuple[Tensor, ...]:
     inputs, settings = split(arguments)
     layer = known_layer(inputs[0].shape, inputs[2].shape, tuple(settings.stride), settings.by_position)
-    return run.forward(inputs, layer, keep, *settings[2:])
+    return run.forward(inputs, layer, keep, *settings[2:-1], settings.data_unit or layer.mean_data)
 
 
 def _run_backward(
@@ -102,7 +102,7 @@ def _run_backward(
     layer = known_layer(pose.shape, weight.shape, tuple(stride), by_position)
     of_outputs = gradients_of_outputs(pose_gradient, activation_gradient, layer, pose)
     kept = records.contiguous(), assignments.contiguous()
-    return run.backward(*of_outputs, pose, activation, weight, *kept, layer, final_lambda, data_unit)
+    return run.backward(*of_outputs, pose, activation, weight, *kept, layer, final_lambda, data_unit or layer.mean_data)
 
 
 def _save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
