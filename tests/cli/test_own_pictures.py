@@ -330,3 +330,12 @@ def test_a_setting_is_given_once(emcaps, pictures):
     status, _, err = emcaps("train", "tiny", "--data", "pictures", "--steps", 1, "--set", "train.steps=2")
     assert status == 1
     assert "train.steps is set by an option and by --set: leave one of them out" in err
+
+
+def test_what_a_prepared_set_has_already_cannot_be_set(emcaps, tmp_path, pictures):
+    assert emcaps("data", "import", pictures, "--name", "insects")[0] == 0
+    status, _, err = emcaps("train", "tiny", "--data", "insects", "--steps", 1, *TINY, "--set", "data.size=64")
+    assert status == 1
+    assert "data.size is that of the set insects, which is prepared: leave it out, or import" in err
+    assert not (tmp_path / "runs").exists()
+    assert emcaps("train", "tiny", "--data", "pictures", "--steps", 1, *TINY, "--set", "data.size=40")[0] == 0

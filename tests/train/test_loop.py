@@ -329,7 +329,7 @@ def test_an_implementation_that_cannot_run_leaves_no_folder(tmp_path, config, da
 
 def test_resume_on_other_data_is_refused(whole_run, tmp_path, config):
     other = write_patterns(tmp_path / "other", views=3)
-    with pytest.raises(ValueError, match="was trained on other data than this: name the folder of its data"):
+    with pytest.raises(ValueError, match="was trained on other data than this: put back what was added"):
         train(config, whole_run, device="cpu", data_folder=other, resume=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +105,7 @@ def train(
         if teachers:
             changes["train.teachers"] = _found(teachers)
         name, config = _new_config(name, config_file, changes)
-        _check_dataset(config, folder)
+        _check_dataset(config, folder, given)
         if config.train.teachers and run is None and process()[1] > 1:
             raise ValueError("where several processes have teachers, all must know the run's folder: add --run-folder")
         if run is None and main:
@@ -157,14 +157,19 @@ def _seen_from(run: Path, teachers: Sequence[str]) -> list[str]:
     return [os.path.relpath(name, run) if os.path.isabs(name) else name for name in teachers]
 
 
-def _check_dataset(config: RunConfig, folder: Path | None) -> None:
-    """Raise before a run's folder is made if there is no data set of that name."""
+def _check_dataset(config: RunConfig, folder: Path | None, given: Mapping[str, str]) -> None:
+    """Raise before a run's folder is made if there is no data set of that name, or settings that it has already."""
     from emcaps.data.prepared import prepared_path
     from emcaps.data.sources import source_path
 
     source = source_path(config.data.dataset, folder)
     if source is None:
         prepared_path(config.data.dataset, "train", folder)
+        if fixed := [name for name in ("data.size", "data.fit", "data.channels") if name in given]:
+            raise ValueError(
+                f"{fixed[0]} is that of the set {config.data.dataset}, which is prepared: leave it out, or import "
+                "your pictures again with other options"
+            )
     elif not source.exists():
         raise FileNotFoundError(f"there is no {source}: name a data set, a folder of pictures or an .npz file")
 
