@@ -126,7 +126,7 @@ class PrimaryCaps(nn.Module):
 
 
 def _is_usual(layer: nn.Module) -> bool:
-    """Whether it is a convolution that nobody has given another way to run, such as a hook that prunes its weights."""
+    """Whether it runs as torch's convolution does, without a hook, such as one that prunes, or a forward of its own."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
     return type(layer) is nn.Conv2d and not any(hooks) and "forward" not in layer.__dict__
 
@@ -152,7 +152,7 @@ class ImageConv(nn.Conv2d):
 
 
 class _RoutedCaps(nn.Module):
-    """What layers have in common that route: matrices, betas and the settings that are not the usual ones.
+    """What all layers that route have in common: matrices, betas and the settings that are not the usual ones.
 
     Those may be changed at any time: layer.routing["iterations"] = 2.
     """
